@@ -1,0 +1,29 @@
+"""DSec: one elastic GPU pool for training and inference, on Prefect.
+
+    from dsec_blocks import gang, current_gang
+
+Names are resolved on first use, so that importing this package stays light (Prefect loads collections often).
+"""
+
+from importlib import import_module
+from typing import Any
+
+__version__ = "0.1.0"
+
+_PUBLIC = {
+    "gang": "dsec_blocks.gang",
+    "current_gang": "dsec_blocks.gang",
+    "run": "dsec_blocks.gang",
+    "CheckpointStore": "dsec_blocks.checkpoints",
+    "GpuPool": "dsec_blocks.pool",
+    "DsecError": "dsec_blocks.model.errors",
+    "Evicted": "dsec_blocks.model.errors",
+}
+
+__all__ = ["CheckpointStore", "DsecError", "Evicted", "GpuPool", "current_gang", "gang", "run"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'dsec_blocks' has no attribute {name!r}")
+    return getattr(import_module(_PUBLIC[name]), name)

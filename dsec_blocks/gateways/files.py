@@ -1,0 +1,71 @@
+"""The file-system gateway: durable writes, publishes and removals, each at a named fault point.
+
+A file is durable when it *and* the directory entry that names it were fsynced; everything here does both.
+"""
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import BinaryIO
+from uuid import uuid4
+
+from dsec_blocks.gateways.faults import fault_point
+
+
+def write(path: Path, content: bytes | Iterable[bytes], *, at: str, mode: int = 0o644) -> None:
+    """Make `path` hold `content`, whole or not at all: temporary file, fsync, rename, fsync of the directory."""
+    temporary = path.with_name(f".{path.name}.{uuid4().hex}")
+    with fault_point(at):
+        try:
+            with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+                _fill(file, content)
+            os.replace(temporary, path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        sync_directory(path.parent)
+
+
+def publish(path: Path, content: bytes | Iterable[bytes], *, at: str) -> None:
+    """Create `path` with `content`, only if it does not exist: the file system's compare-and-set.
+
+    Raises `FileExistsError` when somebody else published first.
+    """
+    temporary = path.with_name(f".{path.name}.{uuid4().hex}")
+    with fault_point(at):
+        try:
+            with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644), "wb") as file:
+                _fill(file, content)
+            os.link(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+        sync_directory(path.parent)
+
+
+def rename(source: Path, target: Path, *, at: str) -> None:
+    """Move `source` to `target` on the same file system, replacing it, durably."""
+    with fault_point(at):
+        os.replace(source, target)
+        sync_directory(target.parent)
+
+
+def remove(path: Path, *, at: str) -> None:
+    """Remove a file; one that is already gone is fine."""
+    with fault_point(at):
+        path.unlink(missing_ok=True)
+
+
+def sync_directory(directory: Path) -> None:
+    """Make the directory's entries durable."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _fill(file: BinaryIO, content: bytes | Iterable[bytes]) -> None:
+    for chunk in [content] if isinstance(content, (bytes, bytearray, memoryview)) else content:
+        file.write(chunk)
+    file.flush()
+    os.fsync(file.fileno())

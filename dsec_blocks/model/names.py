@@ -1,0 +1,32 @@
+"""Every name that crosses a process, file or API boundary, in one place."""
+
+WORKER_TYPE = "dsec-gang"
+
+# The member's environment (DESIGN: "The rank environment").
+ENV_RUN_ID = "DSEC_RUN_ID"
+ENV_ATTEMPT = "DSEC_ATTEMPT"
+ENV_CHANNEL = "DSEC_CHANNEL"
+"""Path of the gang's unix socket to its supervisor."""
+ENV_REQUEST = "DSEC_REQUEST"
+"""The admitted gang request as JSON."""
+ENV_MEMBER = "DSEC_MEMBER"
+"""Index of the member (= node of the gang) that a process belongs to."""
+ENV_DEVICES = "DSEC_DEVICES"
+"""Comma-separated UUIDs of the devices this process may use."""
+ENV_PLACEMENT = "DSEC_PLACEMENT"
+ENV_SPOOL = "DSEC_SPOOL"
+"""Directory on the node where snapshots wait for their upload."""
+ENV_FAULT = "DSEC_FAULT"
+"""`point:mode[:nth]`, several separated by `,`: see dsec_blocks.gateways.faults."""
+ENV_HOME = "DSEC_HOME"
+"""Where DSec keeps its files; `.dsec` in the working directory by default."""
+ENV_LEDGER_URL = "DSEC_LEDGER_URL"
+ENV_FRESH_START = "DSEC_FRESH_START"
+
+LABEL_RUN_ID = "dsec.io/run-id"
+LABEL_ATTEMPT = "dsec.io/attempt"
+
+# State names in Prefect. The reason is the message, never the name (research: the UI hides a run's graph and
+# artifacts for any other custom SCHEDULED name than AwaitingRetry).
+STATE_WAITING_FIRST_TIME = "AwaitingGPUs"
+STATE_WAITING_AGAIN = "AwaitingRetry"

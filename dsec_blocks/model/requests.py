@@ -1,0 +1,190 @@
+"""The gang request: what one flow run needs, parsed and checked once, at the edge.
+
+The same fields come from the form in the Prefect UI, from `prefect.yaml`, and from `@gang(...)`; `parse_request` is
+the only reader of all three.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, TypeVar
+
+from dsec_blocks.model.errors import InvalidRequest
+from dsec_blocks.model.units import parse_duration, parse_memory
+
+
+class Kind(StrEnum):
+    """What a gang does; decides who may be evicted (never inference) and how liveness is judged."""
+
+    TRAINING = "training"
+    INFERENCE = "inference"
+    BATCH = "batch"
+    INTERACTIVE = "interactive"
+
+
+class Sharing(StrEnum):
+    """How much of a card one device of the request is. `auto` takes a whole card until slices are offered."""
+
+    AUTO = "auto"
+    WHOLE = "whole"
+
+
+class Topology(StrEnum):
+    """How tightly the gang's devices must sit together.
+
+    `node-domain`: each member's devices share one NVLink domain. `domain`: all devices of the gang do.
+    `preferred`: the tightest that is free.
+    """
+
+    PREFERRED = "preferred"
+    NODE_DOMAIN = "node-domain"
+    DOMAIN = "domain"
+
+
+_Choice = TypeVar("_Choice", bound=StrEnum)
+
+MAX_NODES = 4096
+MAX_DEVICES_PER_NODE = 64
+MAX_PRIORITY = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GangRequest:
+    """What a flow run needs, admitted all or nothing: `nodes` × `devices_per_node`.
+
+    `min_nodes` is the smallest shape it accepts (equal to `nodes` unless elastic). No devices make a CPU-only gang.
+    `grace_seconds` is how long an eviction waits for the snapshot; `max_runtime_seconds` is enforced, and what lets
+    the gang pass a waiting head of line.
+    """
+
+    nodes: int = 1
+    min_nodes: int | None = None
+    devices_per_node: int = 0
+    gpu_model: str | None = None
+    gpu_memory_bytes: int | None = None
+    sharing: Sharing = Sharing.AUTO
+    topology: Topology = Topology.PREFERRED
+    priority: int = 0
+    kind: Kind = Kind.TRAINING
+    preemptible: bool = True
+    grace_seconds: float = 30.0
+    max_runtime_seconds: float | None = None
+    inputs: tuple[str, ...] = ()
+    image: str | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def devices(self) -> int:
+        """Devices of the full shape."""
+        return self.nodes * self.devices_per_node
+
+    @property
+    def evictable(self) -> bool:
+        """Whether any gang may ever evict this one."""
+        return self.preemptible and self.kind is not Kind.INFERENCE
+
+    def describe(self) -> str:
+        """The shape in a few words, as reasons print it: "2×8 H100" or "CPU only"."""
+        if self.devices == 0:
+            return f"{self.nodes} CPU-only members" if self.nodes > 1 else "CPU only"
+        shape = f"{self.nodes}×{self.devices_per_node}" if self.nodes > 1 else f"{self.devices_per_node}"
+        return f"{shape} {self.gpu_model or 'GPU'}"
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-ready fields; `GangRequest.from_json` is the inverse."""
+        return {
+            f.name: list(v) if isinstance(v := getattr(self, f.name), tuple) else dict(v) if isinstance(v, Mapping) else v
+            for f in dataclasses.fields(self)
+        }
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> "GangRequest":
+        """The request that `to_json` wrote. Unknown fields (written by a newer DSec) are refused by the constructor."""
+        typed = dict(fields)
+        typed["sharing"], typed["topology"], typed["kind"] = (
+            Sharing(typed["sharing"]), Topology(typed["topology"]), Kind(typed["kind"]),
+        )  # fmt: skip
+        typed["inputs"] = tuple(typed["inputs"])
+        return cls(**typed)
+
+
+REQUEST_VARIABLES = (
+    "nodes", "min_nodes", "devices_per_node", "gpu_model", "gpu_memory", "sharing", "topology", "priority", "kind",
+    "preemptible", "grace", "max_runtime", "inputs", "image", "env",
+)  # fmt: skip
+"""The job variables that make up a gang request, in the order of the form."""
+
+
+def parse_request(variables: Mapping[str, Any]) -> GangRequest:
+    """The gang request in a run's job variables; other job variables are ignored, None means the default.
+
+    `gpu_memory` is text with a unit, `grace` and `max_runtime` are seconds or text with a unit.
+
+    Raises `InvalidRequest`, naming the field and a value that would do.
+    """
+    given = {k: v for k, v in variables.items() if k in REQUEST_VARIABLES and v is not None}
+    nodes = _whole(given, "nodes", 1, low=1, high=MAX_NODES)
+    min_nodes = _whole(given, "min_nodes", None, low=1, high=MAX_NODES)
+    if min_nodes is not None and min_nodes > nodes:
+        raise InvalidRequest(f"min_nodes: {min_nodes} is more than nodes ({nodes}); lower it or raise nodes")
+    memory = given.get("gpu_memory")
+    env = given.get("env", {})
+    if not isinstance(env, Mapping):
+        raise InvalidRequest(f"env: {env!r} is not a mapping of names to values")
+    inputs = given.get("inputs", ())
+    if isinstance(inputs, str) or not all(isinstance(uri, str) for uri in inputs):
+        raise InvalidRequest(f"inputs: {inputs!r} is not a list of URIs")
+    max_runtime = given.get("max_runtime")
+    request = GangRequest(
+        nodes=nodes,
+        min_nodes=min_nodes,
+        devices_per_node=_whole(given, "devices_per_node", 0, low=0, high=MAX_DEVICES_PER_NODE),
+        gpu_model=_text(given, "gpu_model"),
+        gpu_memory_bytes=None if memory is None else parse_memory(str(memory), field="gpu_memory"),
+        sharing=_choice(given, "sharing", Sharing, Sharing.AUTO),
+        topology=_choice(given, "topology", Topology, Topology.PREFERRED),
+        priority=_whole(given, "priority", 0, low=0, high=MAX_PRIORITY),
+        kind=_choice(given, "kind", Kind, Kind.TRAINING),
+        preemptible=_flag(given, "preemptible", True),
+        grace_seconds=parse_duration(given.get("grace", 30.0), field="grace"),
+        max_runtime_seconds=None if max_runtime is None else parse_duration(max_runtime, field="max_runtime"),
+        inputs=tuple(inputs),
+        image=_text(given, "image"),
+        env={str(k): str(v) for k, v in env.items() if v is not None},
+    )
+    if request.devices == 0 and (request.gpu_model or request.gpu_memory_bytes):
+        raise InvalidRequest("devices_per_node: 0, but gpu_model or gpu_memory is set; ask for at least one device")
+    return request
+
+
+def _whole(given: Mapping[str, Any], name: str, default: Any, *, low: int, high: int) -> Any:
+    value = given.get(name, default)
+    if value is default:
+        return default
+    if isinstance(value, str) and value.strip().lstrip("-").isdigit():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise InvalidRequest(f"{name}: {value!r} is not a whole number from {low} to {high}")
+    return value
+
+
+def _flag(given: Mapping[str, Any], name: str, default: bool) -> bool:
+    value = given.get(name, default)
+    if not isinstance(value, bool):
+        raise InvalidRequest(f"{name}: {value!r} is neither true nor false")
+    return value
+
+
+def _text(given: Mapping[str, Any], name: str) -> str | None:
+    value = given.get(name)
+    if value is not None and not isinstance(value, str):
+        raise InvalidRequest(f"{name}: {value!r} is not text")
+    return value or None
+
+
+def _choice(given: Mapping[str, Any], name: str, options: type[_Choice], default: _Choice) -> _Choice:
+    try:
+        return options(given.get(name, default))
+    except ValueError:
+        raise InvalidRequest(f"{name}: {given[name]!r} is not one of {', '.join(options)}") from None

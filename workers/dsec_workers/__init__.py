@@ -1,0 +1,1 @@
+"""Who carries it out: the long-running processes."""

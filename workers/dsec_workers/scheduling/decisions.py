@@ -1,0 +1,70 @@
+"""What one scheduling cycle decides: the values that `plan()` returns and the worker carries out."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from dsec_blocks.model.gangs import Placement
+from dsec_blocks.model.reasons import Reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Victim:
+    """A gang to evict, and what that costs in device-seconds."""
+
+    run_id: str
+    cost: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admit:
+    """Start a gang at `placement` now.
+
+    With `victims`, the devices are promised first (reserved behind their present holders), the victims are told, and
+    the start follows when they have left. `optimal` is false when the search budget ended before the proof.
+    """
+
+    run_id: str
+    placement: Placement
+    victims: tuple[Victim, ...] = ()
+    optimal: bool = True
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hold:
+    """Keep a gang waiting. `position` counts from 1 within its resource pool; `eta` is seconds since the epoch.
+
+    `factors` are the summands of its rank (weight × factor), named as the policy names them.
+    """
+
+    run_id: str
+    reason: Reason
+    position: int | None = None
+    eta: float | None = None
+    factors: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shadow:
+    """The head of line's sticky reservation on future capacity in one resource pool.
+
+    `start` is never moved later because of a passer; `devices` are what it will take then.
+    """
+
+    run_id: str
+    resource_pool: str
+    start: float
+    devices: tuple[str, ...]
+    since: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """All decisions of one cycle, in the order in which they are to be carried out."""
+
+    admits: tuple[Admit, ...] = ()
+    holds: tuple[Hold, ...] = ()
+    shadows: tuple[Shadow, ...] = ()
+    policy_version: str = ""
+    conditional: Mapping[str, float] = field(default_factory=dict)
+    """Passers admitted this cycle on condition: run id → the time until which they may stay."""
