@@ -93,10 +93,8 @@ class GangRequest:
 
     def to_json(self) -> dict[str, Any]:
         """JSON-ready fields; `GangRequest.from_json` is the inverse."""
-        return {
-            f.name: list(v) if isinstance(v := getattr(self, f.name), tuple) else dict(v) if isinstance(v, Mapping) else v
-            for f in dataclasses.fields(self)
-        }
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return {**fields, "inputs": list(self.inputs), "env": dict(self.env)}
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> "GangRequest":

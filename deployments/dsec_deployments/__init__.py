@@ -1,0 +1,1 @@
+"""How it is put together: the `dsec` command."""

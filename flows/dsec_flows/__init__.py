@@ -1,0 +1,1 @@
+"""What runs on the platform: flows for training now; serving, sweeps and capacity later."""
