@@ -39,7 +39,7 @@ _lock = Lock()
 
 @contextmanager
 def fault_point(name: str) -> Iterator[None]:
-    """Around one durable effect: `with fault_point("admit.reserve"): commit()`.
+    """Strike, if armed, around one durable effect: `with fault_point("admit.reserve"): ...`.
 
     Raises `InjectedError` in the modes `error` (before the effect) and `lost` (after it).
     """
