@@ -39,7 +39,7 @@ _lock = Lock()
 
 @contextmanager
 def fault_point(name: str) -> Iterator[None]:
-    """Strike, if armed, around one durable effect: `with fault_point("admit.reserve"): ...`.
+    """Surround one durable effect; strike if this point is armed.
 
     Raises `InjectedError` in the modes `error` (before the effect) and `lost` (after it).
     """
