@@ -1,0 +1,71 @@
+# Two commands on a machine that has python3 and make: `make demo` and `make test`. `make help` lists the rest.
+
+PYTHON ?= python3
+UV_VERSION := 0.13.9
+BIN := .venv/bin
+STAMP := .venv/.installed
+UV := $(BIN)/python -m uv
+PYTEST := $(BIN)/python -m pytest
+
+.DEFAULT_GOAL := help
+.PHONY: help venv demo test test-fast test-long lint format lock fault-points screenshots clean
+.SILENT:
+
+help: ## This list
+	awk 'BEGIN {FS = ":.*## "; printf "usage: make TARGET\n\n"} /^[a-z%-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+venv: $(STAMP) ## Create .venv from requirements.lock (again only when the lock or pyproject.toml changed)
+
+$(STAMP): requirements.lock pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  echo "DSec needs Python 3.11 or newer; '$(PYTHON)' is $$($(PYTHON) -V 2>&1 | head -1). Point to one with: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
+	$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { \
+	  echo "'$(PYTHON)' lacks the venv module. Install it with: apt install python3-venv (then run make again)" >&2; exit 1; }
+	test -x $(BIN)/python || { echo "[1/4] creating .venv"; $(PYTHON) -m venv .venv; }
+	$(BIN)/python -m uv --version 2>/dev/null | grep -q '^uv $(UV_VERSION)\b' || { \
+	  echo "[2/4] installing uv $(UV_VERSION)"; \
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION); }
+	echo "[3/4] installing the locked dependencies (about 1 GB the first time)"
+	$(UV) pip sync --quiet --python $(BIN)/python --compile-bytecode --require-hashes requirements.lock
+	echo "[4/4] installing DSec itself"
+	$(UV) pip install --quiet --python $(BIN)/python --no-deps -e .
+	touch $@
+
+demo: venv ## A run waits for its GPUs, gets them, gives way and resumes: watch it (≤ 4 min)
+	$(BIN)/dsec demo
+
+test: venv ## Everything but the tests that take minutes; the lint runs inside it
+	$(PYTEST) -m "not long"
+
+test-fast: lint ## Under a minute: lint, and the tests that need no server
+	$(PYTEST) -m "not slow and not long"
+
+test-long: venv ## Everything, the tests that take minutes included
+	$(PYTEST)
+
+lint: venv ## ruff, mypy and the import contracts
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+format: venv ## Format the sources
+	$(BIN)/ruff check --fix --quiet .
+	$(BIN)/ruff format .
+
+lock: venv ## Resolve pyproject.toml again into requirements.lock
+	$(UV) pip compile --quiet --generate-hashes --no-emit-index-url --extra dev pyproject.toml -o requirements.lock
+
+fault-points: venv ## Write tests/crash/points.json from the names in the source
+	$(BIN)/python tools/fault_points.py --write
+
+screenshots: venv ## Pictures of a running demo into docs/images/ (needs Debian's chromium)
+	$(BIN)/python tools/screenshots.py
+
+bench-%: venv ## One benchmark, for example: make bench-dispatch
+	$(BIN)/python -m benchmarks.$*
+
+clean: ## Remove .venv, caches and .dsec (run history included)
+	if [ -x $(BIN)/dsec ] && [ -d .dsec ]; then $(BIN)/dsec down || true; fi
+	rm -rf .venv .dsec build dist *.egg-info .ruff_cache .mypy_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
