@@ -1,0 +1,1 @@
+"""The rules that hold the house together, read from the source."""
