@@ -6,7 +6,8 @@ after that effect, so the crash suite can be generated from the names instead of
 
 Modes: `kill_before`, `kill_after` (SIGKILL to the own process), `error` (fails, not applied), `lost` (applied, the
 answer is lost), `stall` (SIGSTOP before the effect: whoever sends SIGCONT resumes a zombie). A third part counts:
-`point:mode:2` strikes at the second visit only.
+`point:mode:2` strikes at the second visit of a process only. With `DSEC_FAULT_ONCE=DIRECTORY` a fault strikes once
+over all processes together, so that whoever recovers does not fall into the same hole again.
 """
 
 import os
@@ -21,6 +22,7 @@ from dsec_blocks.model.names import ENV_FAULT
 MODES = ("kill_before", "kill_after", "lost", "error", "stall")
 ENV_FAULT_LOG = "DSEC_FAULT_LOG"
 """A file that gets the name of every point passed, one a line: how the suite proves that each was reached."""
+ENV_FAULT_ONCE = "DSEC_FAULT_ONCE"
 
 
 class InjectedError(OSError):
@@ -53,7 +55,7 @@ def fault_point(name: str) -> Iterator[None]:
     if log is not None:
         _append(log, name)
     fault = _armed(armed or "").get(name)
-    mode = fault.mode if fault is not None and fault.visit in (0, visit) else None
+    mode = fault.mode if fault is not None and fault.visit in (0, visit) and _first_strike(name) else None
     if mode == "kill_before":
         os.kill(os.getpid(), signal.SIGKILL)
     elif mode == "stall":
@@ -75,6 +77,17 @@ def _armed(text: str) -> dict[str, _Fault]:
             raise ValueError(f"{ENV_FAULT}: {mode!r} is not one of {', '.join(MODES)}")
         faults[name] = _Fault(mode, int(visit[0]) if visit else 0)
     return faults
+
+
+def _first_strike(name: str) -> bool:
+    directory = os.environ.get(ENV_FAULT_ONCE)
+    if directory is None:
+        return True
+    try:
+        os.close(os.open(f"{directory}/{name}", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    except FileExistsError:
+        return False
+    return True
 
 
 def _append(path: str, name: str) -> None:

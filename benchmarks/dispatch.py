@@ -1,0 +1,181 @@
+"""Dispatch: the same trivial runs through Prefect's stock process worker and through ours, in one run.
+
+    python -m benchmarks.dispatch                 # the whole comparison, about half an hour
+    python -m benchmarks.dispatch --runs 20 --concurrency 4 --databases sqlite
+
+Every run is due at the same moment, and a worker is up and polling before it. Wall = first due → last terminal by the
+server's timestamps. The stock worker polls each second (its default is ten: this is its best), ours as shipped; both
+are offered the same number of runs at a time: `--limit N` there, N declared devices and one-device gangs here.
+"""
+
+import argparse
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from benchmarks.noop import ours_noop_rate, stock_noop_rate
+from benchmarks.prefect_runs import Outcome, create_due_runs, summary, wait_until_terminal, write_flow
+from benchmarks.report import publish
+from benchmarks.servers import DATABASES, PrefectServer, prefect_server
+
+STOCK, OURS = "stock", "ours"
+AIMS = {
+    "wall_ratio": "≥ 8",
+    "noop_rate_ratio_sqlite": "≥ 4",
+    "noop_rate_ratio_postgres": "≥ 4",
+    "start_p50_s": "≤ 0.4",
+}
+
+
+@contextmanager
+def worker(server: PrefectServer, side: str, pool: str, *, slots: int, home: Path) -> Iterator[None]:
+    """The side's worker, polling `pool` with `slots` runs at a time; stopped with everything it started."""
+    env = dict(server.client_env)
+    command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", pool, "--name", f"bench-{side}"]
+    if side == STOCK:
+        env["PREFECT_WORKER_QUERY_SECONDS"] = "1"
+        command += ["--type", "process", "--limit", str(slots)]
+    else:
+        env |= {"DSEC_HOME": str(home), "DSEC_NODES": "1", "DSEC_GPUS_PER_NODE": str(slots)}
+        if server.postgres_url is not None:
+            env["DSEC_LEDGER_URL"] = server.postgres_url
+        command += ["--type", "dsec-gang"]
+    log = (home / f"{pool}.log").open("wb")
+    process = subprocess.Popen(command, env=env, stdout=log, stderr=log, start_new_session=True)
+    try:
+        yield
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+async def deploy_trivial(pool: str, pool_type: str, directory: Path, variables: Mapping[str, Any]) -> UUID:
+    """A pool of `pool_type` and the trivial flow deployed on it, the ordinary way."""
+    from prefect import Flow, get_client
+    from prefect.client.schemas.actions import WorkPoolCreate
+
+    async with get_client() as client:
+        await client.create_work_pool(WorkPoolCreate(name=pool, type=pool_type), overwrite=True)
+    flow = await Flow.afrom_source(str(directory), "trivial.py:trivial")
+    return await flow.adeploy(f"trivial-{pool}", work_pool_name=pool, job_variables=dict(variables), build=False, push=False, print_next_steps=False)
+
+
+async def measure_wall(
+    server: PrefectServer, side: str, *, runs: int, slots: int, directory: Path, progress: Progress, label: str
+) -> Outcome:
+    """One side's wall time for `runs` trivial runs, `slots` at a time."""
+    from prefect import get_client
+
+    pool = f"{side}-{slots}"
+    variables = {} if side == STOCK else {"devices_per_node": 1}
+    deployment = await deploy_trivial(pool, "process" if side == STOCK else "dsec-gang", directory, variables)
+    home = directory / pool
+    home.mkdir(exist_ok=True)
+    with worker(server, side, pool, slots=slots, home=home):
+        async with get_client() as client:
+            due = datetime.now(UTC) + timedelta(seconds=15 + runs / 4)
+            ids = await create_due_runs(client, deployment, runs, due=due)
+            outcome = await wait_until_terminal(client, ids, due=due, timeout_s=30 + 8 * runs, label=label, progress=progress)
+    if not outcome.completed(runs):
+        print(f"{label}: not every run completed: {dict(outcome.states)}", file=sys.stderr)
+    return outcome
+
+
+async def measure_start(server: PrefectServer, *, runs: int, directory: Path, progress: Progress) -> list[float]:
+    """Seconds from the Pending state's timestamp to the first line of the flow's file, runs one at a time."""
+    from prefect import get_client
+
+    first_lines = directory / "first-lines"
+    variables = {"devices_per_node": 1, "env": {"BENCH_FIRST_LINES": str(first_lines)}}
+    deployment = await deploy_trivial("ours-start", "dsec-gang", directory, variables)
+    home = directory / "ours-start"
+    home.mkdir(exist_ok=True)
+    starts = []
+    with worker(server, OURS, "ours-start", slots=1, home=home):
+        async with get_client() as client:
+            task = progress.add_task("start, one at a time", total=runs)
+            for _ in range(runs):
+                run = await client.create_flow_run_from_deployment(deployment)
+                while not (run.state is not None and run.state.is_final()):
+                    await asyncio.sleep(0.05)
+                    run = await client.read_flow_run(run.id)
+                history = await client.read_flow_run_states(run.id)
+                pending = next(state for state in history if state.name == "Pending")
+                first_line = float(first_lines.read_text().splitlines()[-1])
+                starts.append(first_line - pending.timestamp.timestamp())
+                progress.advance(task)
+    return starts
+
+
+async def compare(arguments: argparse.Namespace, progress: Progress) -> tuple[dict[str, float], list[dict[str, Any]]]:
+    """Every measurement; returns the figures and a row per wall time."""
+    figures: dict[str, float] = {}
+    rows: list[dict[str, Any]] = []
+    walls: dict[str, list[float]] = {STOCK: [], OURS: []}
+    for database in arguments.databases:
+        with prefect_server(database) as server, tempfile.TemporaryDirectory(prefix="dsec-flow-") as folder:
+            os.environ.update(server.client_env)
+            directory = Path(folder)
+            write_flow(directory)
+            rates = {
+                STOCK: await stock_noop_rate(server, runs=arguments.runs, directory=directory, progress=progress),
+                OURS: await ours_noop_rate(server, runs=arguments.runs, directory=directory, progress=progress),
+            }
+            figures[f"noop_rate_ratio_{database}"] = rates[OURS] / rates[STOCK]
+            figures |= {f"noop_rate_{side}_{database}": rate for side, rate in rates.items()}
+            if database == arguments.wall_database:
+                starts = summary(await measure_start(server, runs=arguments.starts, directory=directory, progress=progress))
+                figures |= {f"start_{name}_s": value for name, value in starts.items()}
+                for slots in arguments.concurrency:
+                    for side in (STOCK, OURS):
+                        label = f"{database}: {side}, {slots} at a time"
+                        outcome = await measure_wall(
+                            server, side, runs=arguments.runs, slots=slots, directory=directory, progress=progress, label=label
+                        )
+                        rows.append(
+                            {"database": database, "side": side, "at a time": slots, "wall_s": outcome.wall_s,
+                             "completed": outcome.states.get("COMPLETED", 0), "of": arguments.runs}
+                        )  # fmt: skip
+                        if outcome.completed(arguments.runs):
+                            walls[side].append(outcome.wall_s)
+    if walls[STOCK] and walls[OURS]:
+        figures["wall_stock_best_s"] = min(walls[STOCK])
+        figures["wall_ours_best_s"] = min(walls[OURS])
+        figures["wall_ratio"] = min(walls[STOCK]) / min(walls[OURS])
+    return figures, rows
+
+
+def main() -> None:
+    """Parse the arguments, compare, publish."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=100)
+    parser.add_argument("--starts", type=int, default=20)
+    parser.add_argument("--concurrency", type=lambda text: [int(part) for part in text.split(",")], default=[4, 8, 16])
+    parser.add_argument("--databases", type=lambda text: text.split(","), default=list(DATABASES))
+    parser.add_argument("--wall-database", choices=DATABASES, default="postgres")
+    arguments = parser.parse_args()
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns) as progress:
+        figures, rows = asyncio.run(compare(arguments, progress))
+    order = ["wall_ratio", "noop_rate_ratio_sqlite", "noop_rate_ratio_postgres", "start_p50_s"]
+    ordered = {name: figures[name] for name in [*order, *sorted(figures)] if name in figures}
+    publish("dispatch", ordered, aims=AIMS, rows=rows, context={"runs": arguments.runs})
+
+
+if __name__ == "__main__":
+    main()
