@@ -1,0 +1,68 @@
+"""The command tree."""
+
+from typing import Annotated
+
+import typer
+
+from dsec_deployments.cli import (
+    demo,
+    deploy,
+    down,
+    explain,
+    ledger,
+    logs,
+    pool,
+    queue,
+    status,
+    steer,
+    team,
+    up,
+    worker,
+)
+
+app = typer.Typer(
+    name="dsec",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="One elastic GPU pool for training and inference, on Prefect.",
+    epilog="Start with [bold]dsec up[/], or watch [bold]dsec demo[/].",
+)
+
+_ON_THIS_MACHINE = "On this machine"
+_RUNS = "Runs"
+_POOL = "The pool"
+
+app.command(rich_help_panel=_ON_THIS_MACHINE)(up.up)
+app.command(rich_help_panel=_ON_THIS_MACHINE)(down.down)
+app.command(rich_help_panel=_ON_THIS_MACHINE)(status.status)
+app.command(rich_help_panel=_ON_THIS_MACHINE)(worker.worker)
+app.command(rich_help_panel=_ON_THIS_MACHINE)(demo.demo)
+app.command(rich_help_panel=_RUNS)(deploy.deploy)
+app.command(rich_help_panel=_RUNS)(queue.queue)
+app.command(rich_help_panel=_RUNS)(explain.explain)
+app.command(rich_help_panel=_RUNS)(logs.logs)
+app.command(rich_help_panel=_RUNS)(steer.prioritize)
+app.command(rich_help_panel=_RUNS)(steer.evict)
+app.command(rich_help_panel=_RUNS)(steer.cancel)
+app.command(rich_help_panel=_POOL)(pool.pool)
+app.add_typer(team.app, name="team", rich_help_panel=_POOL)
+app.add_typer(ledger.app, name="ledger", rich_help_panel=_POOL)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from dsec_blocks import __version__
+
+        print(f"dsec {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    pass

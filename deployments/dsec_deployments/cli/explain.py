@@ -1,0 +1,137 @@
+"""`dsec explain`: why a run is where it is, from first submit to last state."""
+
+from __future__ import annotations
+
+import datetime
+from typing import TYPE_CHECKING, Any
+
+from dsec_deployments.cli.options import Json, Pool, Run
+
+if TYPE_CHECKING:
+    from dsec_deployments.cli.session import Session
+
+
+def explain(run: Run, pool: Pool = None, json: Json = False) -> None:
+    """Tell a run's story: its states, the reason it waits, every decision about it, its evictions, what it used.
+
+    Example: [bold]dsec explain bronze-otter[/]
+    """
+    from dsec_deployments.cli.output import print_json
+    from dsec_deployments.cli.session import session
+
+    with session(pool) as s:
+        told = story(s, run)
+    if json:
+        print_json(told)
+        return
+    _print(told)
+
+
+def story(s: Session, text: str) -> dict[str, Any]:
+    """Everything that Prefect and the ledger know of a run."""
+    from dsec_deployments.cli.queue import last_plan
+    from dsec_deployments.runs import find_run
+
+    found = find_run(s.prefect, text, pool=s.pool)
+    gang = s.ledger.gang(found["id"])
+    states = s.prefect.get(f"flow_run_states/?flow_run_id={found['id']}") or []
+    decisions = s.ledger.decisions(s.pool, run_id=found["id"], limit=200)
+    return {
+        "run_id": found["id"],
+        "run": found["name"],
+        "prefect_state": {
+            "type": found["state_type"],
+            "name": found["state_name"],
+            "message": (found.get("state") or {}).get("message"),
+        },
+        "states": [
+            {"at": state["timestamp"], "name": state["name"], "message": state.get("message")}
+            for state in sorted(states, key=lambda state: state["timestamp"])
+        ],
+        "gang": None
+        if gang is None
+        else {
+            "state": gang.state,
+            "team": gang.team,
+            "shape": gang.request.describe(),
+            "request": gang.request.to_json(),
+            "attempt": gang.attempt,
+            "evictions": gang.evictions,
+            "infrastructure_restarts": gang.infrastructure_restarts,
+            "placement": gang.placement.to_json() if gang.placement else None,
+            "reason_code": gang.reason_code,
+            "reason": gang.reason,
+            "last_step": gang.last_step,
+            "last_commit_at": gang.last_commit_at,
+            "checkpoint_seconds": gang.checkpoint_seconds,
+            "restart_seconds": gang.restart_seconds,
+            **{name: last_plan(s, gang.run_id).get(name) for name in ("position", "eta", "factors")},
+        },
+        "decisions": [
+            {"at": d.at, "stage": d.stage, "outcome": d.outcome, "why": d.why, "detail": d.detail}
+            | {"policy_version": d.policy_version, "input_digest": d.input_digest}
+            for d in sorted(decisions, key=lambda decision: decision.at)
+        ],
+        "device_seconds": device_seconds(states, gang.request.devices if gang else 0, s.clock.now()),
+    }
+
+
+def device_seconds(states: list[dict[str, Any]], devices: int, now: float) -> float:
+    """Devices times the time the run was Running, by the server's own record of its states."""
+    ordered = sorted(states, key=lambda state: state["timestamp"])
+    ends = [_seconds(state["timestamp"]) for state in ordered[1:]] + [now]
+    busy = [
+        end - _seconds(state["timestamp"])
+        for state, end in zip(ordered, ends, strict=True)
+        if state["type"] in ("RUNNING", "CANCELLING")
+    ]
+    return devices * sum(busy)
+
+
+def _seconds(timestamp: str) -> float:
+    return datetime.datetime.fromisoformat(timestamp.replace("Z", "+00:00")).timestamp()
+
+
+def _print(told: dict[str, Any]) -> None:
+    from dsec_blocks.model.units import format_duration
+    from dsec_deployments.cli.output import console, print_table
+
+    console.print(f"[bold]{told['run']}[/]  {told['run_id']}")
+    state = told["prefect_state"]
+    console.print(f"{state['name']}" + (f": {state['message']}" if state["message"] else ""))
+    gang = told["gang"]
+    if gang is None:
+        console.print("not in the ledger: no worker of this pool has seen it yet (`dsec status`)")
+    else:
+        console.print(
+            f"team {gang['team']}, {gang['shape']}, priority {gang['request']['priority']}, "
+            f"attempt {gang['attempt']}, evicted {gang['evictions']} times, "
+            f"{format_duration(told['device_seconds'])} of device time"
+        )
+        if gang["reason"]:
+            console.print(f"waits because: {gang['reason']}")
+        if gang["factors"]:
+            parts = " + ".join(f"{name} {value:.3g}" for name, value in gang["factors"].items())
+            console.print(f"place {gang['position'] or '?'} in line; rank = {parts}")
+        for member in gang["placement"] or ():
+            console.print(f"on {member['node']}: {', '.join(member['devices']) or 'no device'}")
+        if gang["last_step"] is not None:
+            console.print(f"last checkpoint: step {gang['last_step']}")
+    console.print()
+    print_table(
+        "States",
+        ["at", "state", "message"],
+        [[row["at"][:19].replace("T", " "), row["name"], row["message"]] for row in told["states"]],
+        empty="no states",
+    )
+    console.print()
+    print_table(
+        "Decisions",
+        ["at", "stage", "outcome", "why"],
+        [[_clock_time(row["at"]), row["stage"], row["outcome"], row["why"]] for row in told["decisions"]],
+        empty="no decisions about it",
+    )
+
+
+def _clock_time(seconds: float) -> str:
+    return datetime.datetime.fromtimestamp(seconds, tz=datetime.UTC).strftime("%Y-%m-%d %H:%M:%S")

@@ -1,0 +1,82 @@
+"""`dsec queue`: who waits, in which order, and for what."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dsec_deployments.cli.options import Json, Pool
+
+if TYPE_CHECKING:
+    from dsec_deployments.cli.session import Session
+
+
+def queue(
+    pool: Pool = None,
+    json: Json = False,
+    factors: Annotated[bool, typer.Option("--factors", help="Show what each rank is the sum of.")] = False,
+) -> None:
+    """List the runs that wait for devices, first in line first.
+
+    Example: [bold]dsec queue --factors[/]
+    """
+    from dsec_blocks.model.units import format_duration
+    from dsec_deployments.cli.output import print_json, print_table
+    from dsec_deployments.cli.session import session
+
+    with session(pool) as s:
+        rows = waiting(s)
+        now = s.clock.now()
+    if json:
+        print_json(rows)
+        return
+    extra = ["rank is the sum of"] if factors else []
+    print_table(
+        f"Queue of pool {s.pool}",
+        ["#>", "run", "id", "team", "shape", "priority>", "waits>", "starts in", "why", *extra],
+        [
+            [row["position"], row["run"], row["run_id"][:8], row["team"], row["shape"], row["priority"]]
+            + [format_duration(now - row["eligible_at"])]
+            + [f"about {format_duration(row['eta'] - now)}" if row["eta"] else "", row["reason"]]
+            + ([" + ".join(f"{name} {value:.3g}" for name, value in row["factors"].items())] if factors else [])
+            for row in rows
+        ],
+        empty=f"nothing waits in pool {s.pool}",
+    )
+
+
+def waiting(s: Session) -> list[dict[str, Any]]:
+    """One row a waiting gang, in the order of the line; what the last plan said of each."""
+    from dsec_blocks.model.gangs import GangState
+
+    rows = []
+    for gang in s.ledger.gangs(s.pool, {GangState.WAITING}):
+        said = last_plan(s, gang.run_id)
+        rows.append(
+            {
+                "position": said.get("position"),
+                "run": gang.name,
+                "run_id": gang.run_id,
+                "team": gang.team,
+                "shape": gang.request.describe(),
+                "devices": gang.request.devices,
+                "priority": gang.request.priority,
+                "submitted_at": gang.submitted_at,
+                "eligible_at": gang.eligible_at,
+                "evictions": gang.evictions,
+                "reason_code": gang.reason_code,
+                "reason": gang.reason or "not planned yet",
+                "eta": said.get("eta"),
+                "factors": said.get("factors") or {},
+            }
+        )
+    return sorted(rows, key=lambda row: (row["position"] or 10**9, -row["priority"], row["eligible_at"]))
+
+
+def last_plan(s: Session, run_id: str) -> dict[str, Any]:
+    """Position, ETA and factors of a run, as the newest decision about it that has them tells."""
+    for decision in s.ledger.decisions(s.pool, run_id=run_id, limit=20):
+        if "position" in decision.detail:
+            return dict(decision.detail)
+    return {}
