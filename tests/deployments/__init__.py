@@ -1,0 +1,1 @@
+"""The `dsec` command and how the platform is put together."""
