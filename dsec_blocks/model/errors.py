@@ -62,6 +62,10 @@ class ReservationConflict(LedgerError):
     """At least one device of a reservation is held by another gang; nothing was reserved."""
 
 
+class StaleAttempt(LedgerError):
+    """A step of an attempt that the ledger has meanwhile undone or replaced; whoever took it must undo it too."""
+
+
 class CheckpointError(DsecError):
     """A checkpoint cannot be written, read or found."""
 

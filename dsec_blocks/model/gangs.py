@@ -74,12 +74,21 @@ class Gang:
     """Scheduled time: age counts from here."""
     attempt: int = 0
     placement: Placement | None = None
+    admitted_at: float | None = None
+    """When the current attempt's devices were reserved."""
+    expires_at: float | None = None
+    """Until when that reservation must be bound (user code running); None once it is."""
     launched_at: float | None = None
     """When the current attempt's user code was let through its start barrier."""
     first_commit_at: float | None = None
     """First checkpoint commit of the current attempt; ends its minimum run time."""
     last_commit_at: float | None = None
     last_step: int | None = None
+    """Step of the newest commit, kept through evictions: what a new attempt resumes from."""
+    reported_step: int | None = None
+    """Step that the current attempt last reported."""
+    metrics: dict[str, float] = field(default_factory=dict)
+    """What it last reported beside the step."""
     checkpoint_seconds: float | None = None
     """Measured: notice to devices free."""
     restart_seconds: float | None = None
@@ -95,6 +104,8 @@ class Gang:
     """What the cluster adapter needs to find the gang again."""
     outcome: dict[str, Any] = field(default_factory=dict)
     """How it left: kind (exited, evicted, cancelled, lost, failed-start), exit codes, message."""
+    final_state: str | None = None
+    """The Prefect state it ended in, once it has ended."""
     reason_code: str | None = None
     reason: str | None = None
     parent_run_id: str | None = None

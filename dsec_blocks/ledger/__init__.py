@@ -1,0 +1,16 @@
+"""Durable state on SQLite (one machine) or PostgreSQL (more): where workers, flows and the command line meet.
+
+Nothing is decided here. The ledger makes each step of a gang's life atomic, fenced and repeatable, so that any process
+may die at any instruction and the next one finds a state from which it can go on.
+"""
+
+from dsec_blocks.ledger.check import Violation
+from dsec_blocks.ledger.decisions import Decision
+from dsec_blocks.ledger.evictions import Eviction
+from dsec_blocks.ledger.leadership import Election, Lease
+from dsec_blocks.ledger.ledger import Ledger
+from dsec_blocks.ledger.reservations import Holding
+from dsec_blocks.ledger.transaction import Fence
+from dsec_blocks.ledger.wishes import WISH_KINDS, Wish
+
+__all__ = ["WISH_KINDS", "Decision", "Election", "Eviction", "Fence", "Holding", "Lease", "Ledger", "Violation", "Wish"]

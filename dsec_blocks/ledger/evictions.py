@@ -1,0 +1,124 @@
+"""Evictions: who was told to leave, for whom, and why. A gang is evicting exactly while it has one open row here."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from dsec_blocks.ledger import reservations, schema
+from dsec_blocks.ledger.rows import chunks
+from dsec_blocks.ledger.transaction import Fence, Transactions
+from dsec_blocks.model.gangs import GangState, Placement
+
+_gangs = schema.gangs
+_rows = schema.evictions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Eviction:
+    """One notice to one attempt. `for_run` is the gang that needs its devices, None for an operator's wish or a drain.
+
+    `state` is open until the gang has left, or withdrawn.
+    """
+
+    run_id: str
+    attempt: int
+    for_run: str | None
+    why: str
+    cost: float | None
+    noticed_at: float
+    state: str
+    closed_at: float | None
+
+
+class Evictions(Transactions):
+    """Telling gangs to leave, and taking that back."""
+
+    def evict(self, fence: Fence, run_ids: Collection[str], *, why: str, for_run: str | None = None) -> list[str]:
+        """Running and launching gangs become evicting; returns those that did, others are left alone."""
+        with self.transaction(at="ledger.evict", fence=fence) as connection:
+            return notice(
+                connection,
+                pool=fence.pool,
+                run_ids=run_ids,
+                for_run=for_run,
+                why=why,
+                costs={},
+                now=self._clock.now(),
+            )
+
+    def withdraw_eviction(self, fence: Fence, run_id: str, attempt: int) -> bool:
+        """Evicting → what it was before, if it still holds its devices and none is promised to another; else False."""
+        mine = (_gangs.c.run_id == run_id, _gangs.c.attempt == attempt, _gangs.c.state == GangState.EVICTING)
+        with self.transaction(at="ledger.withdraw_eviction", fence=fence) as connection:
+            row = connection.execute(sa.select(_gangs.c.placement, _gangs.c.launched_at).where(*mine)).one_or_none()
+            if row is None:
+                return False
+            held = reservations.devices_held(connection, run_id=run_id, attempt=attempt)
+            needed = Placement.from_json(row.placement).devices
+            if len(held) < len(needed) or reservations.promised(connection, held):
+                return False
+            state = GangState.LAUNCHING if row.launched_at is None else GangState.RUNNING
+            connection.execute(sa.update(_gangs).where(*mine).values(state=state))
+            close(connection, run_id=run_id, attempt=attempt, state="withdrawn", now=self._clock.now())
+            return True
+
+    def evictions(self, pool: str, *, open_only: bool = True) -> list[Eviction]:
+        """Evictions of `pool`, oldest first: those in flight, or all there ever were."""
+        columns = [column for column in _rows.c if column.name not in ("id", "pool")]
+        query = sa.select(*columns).where(_rows.c.pool == pool).order_by(_rows.c.id)
+        if open_only:
+            query = query.where(_rows.c.state == "open")
+        with self.reading() as connection:
+            return [Eviction(**row) for row in connection.execute(query).mappings()]
+
+
+def notice(
+    connection: sa.Connection,
+    *,
+    pool: str,
+    run_ids: Collection[str],
+    for_run: str | None,
+    why: str,
+    costs: Mapping[str, float],
+    now: float,
+) -> list[str]:
+    """Running and launching gangs among `run_ids` become evicting; returns those that did."""
+    told: list[Any] = []
+    for some in chunks(sorted(set(run_ids))):
+        leavable = (
+            _gangs.c.run_id.in_(some),
+            _gangs.c.pool == pool,
+            _gangs.c.state.in_([GangState.LAUNCHING, GangState.RUNNING]),
+        )
+        evicting = sa.update(_gangs).where(*leavable).values(state=GangState.EVICTING)
+        told += connection.execute(evicting.returning(_gangs.c.run_id, _gangs.c.attempt)).all()
+    rows = [
+        {
+            "pool": pool,
+            "run_id": gang.run_id,
+            "attempt": gang.attempt,
+            "for_run": for_run,
+            "why": why,
+            "cost": costs.get(gang.run_id),
+            "noticed_at": now,
+            "state": "open",
+        }
+        for gang in sorted(told)
+    ]
+    if rows:
+        connection.execute(sa.insert(_rows), rows)
+    return [row["run_id"] for row in rows]
+
+
+def close(connection: sa.Connection, *, run_id: str, attempt: int, state: str, now: float) -> None:
+    """The eviction in flight of this attempt, if any, is over."""
+    mine = (_rows.c.run_id == run_id, _rows.c.attempt == attempt, _rows.c.state == "open")
+    connection.execute(sa.update(_rows).where(*mine).values(state=state, closed_at=now))
+
+
+def victims_of(connection: sa.Connection, run_id: str) -> list[str]:
+    """Gangs with an eviction in flight for `run_id`."""
+    for_it = (_rows.c.for_run == run_id, _rows.c.state == "open")
+    return list(connection.execute(sa.select(_rows.c.run_id).where(*for_it).order_by(_rows.c.id)).scalars())

@@ -1,0 +1,103 @@
+"""How a gang leaves: devices first, then the outcome, then (once Prefect knows) back into the queue or to its end.
+
+`leaving` is the outbox: the outcome is durable, the Prefect state is still to be written, and a leader that restarts
+finds the row and writes it.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import sqlalchemy as sa
+
+from dsec_blocks.ledger import evictions, reservations, schema
+from dsec_blocks.ledger.transaction import Fence, Transactions
+from dsec_blocks.model.gangs import HOLDING_STATES, GangState
+
+_gangs = schema.gangs
+
+
+class Leaving(Transactions):
+    """Each step may be repeated; one of an attempt that is over changes nothing and says False."""
+
+    def release_devices(self, fence: Fence, run_id: str, attempt: int) -> bool:
+        """No process of the gang uses a device any more: those it is promised to get them now. Its state stays."""
+        with self.transaction(at="ledger.release_devices", fence=fence) as connection:
+            gang = connection.execute(
+                sa.select(_gangs.c.pool, _gangs.c.team).where(_gangs.c.run_id == run_id, _gangs.c.attempt == attempt)
+            ).one_or_none()
+            if gang is None:
+                return False
+            reservations.release(
+                connection,
+                pool=gang.pool,
+                team=gang.team,
+                run_id=run_id,
+                attempt=attempt,
+                now=self._clock.now(),
+                promises=False,
+            )
+            return True
+
+    def leave(self, fence: Fence, run_id: str, attempt: int, outcome: Mapping[str, Any]) -> bool:
+        """The gang is gone: record how, give up whatever it holds or was promised. The first outcome stays."""
+        now = self._clock.now()
+        with self.transaction(at="ledger.leave", fence=fence) as connection:
+            gang = connection.execute(
+                sa.update(_gangs)
+                .where(
+                    _gangs.c.run_id == run_id,
+                    _gangs.c.attempt == attempt,
+                    _gangs.c.state.in_(sorted(HOLDING_STATES)),
+                )
+                .values(state=GangState.LEAVING, outcome=dict(outcome), expires_at=None)
+                .returning(_gangs.c.pool, _gangs.c.team)
+            ).one_or_none()
+            if gang is None:
+                return False
+            reservations.release(
+                connection, pool=gang.pool, team=gang.team, run_id=run_id, attempt=attempt, now=now, promises=True
+            )
+            evictions.close(connection, run_id=run_id, attempt=attempt, state="left", now=now)
+            return True
+
+    def requeue(
+        self,
+        fence: Fence,
+        run_id: str,
+        attempt: int,
+        *,
+        evicted: bool,
+        infrastructure: bool = False,
+        not_before: float | None = None,
+    ) -> bool:
+        """Leaving → waiting, with its first submit time; counts an eviction or an infrastructure restart, once."""
+        columns = _gangs.c
+        values: dict[str, Any] = {
+            "state": GangState.WAITING,
+            "placement": None,
+            "launch": {},
+            "evictions": columns.evictions + int(evicted),
+            "infrastructure_restarts": columns.infrastructure_restarts + int(infrastructure),
+            "not_before": not_before,
+        }
+        leaving = (columns.run_id == run_id, columns.attempt == attempt, columns.state == GangState.LEAVING)
+        with self.transaction(at="ledger.requeue", fence=fence) as connection:
+            return connection.execute(sa.update(_gangs).where(*leaving).values(**values)).rowcount == 1
+
+    def end(self, fence: Fence, run_id: str, attempt: int, *, final_state: str) -> bool:
+        """Leaving (or waiting) → ended, in the Prefect state `final_state`."""
+        values = {
+            "state": GangState.ENDED,
+            "final_state": final_state,
+            "placement": None,
+            "not_before": None,
+            "reason_code": None,
+            "reason": None,
+        }
+        over = (
+            _gangs.c.run_id == run_id,
+            _gangs.c.attempt == attempt,
+            _gangs.c.state.in_([GangState.LEAVING, GangState.WAITING]),
+        )
+        with self.transaction(at="ledger.end", fence=fence) as connection:
+            return connection.execute(sa.update(_gangs).where(*over).values(**values)).rowcount == 1

@@ -1,0 +1,1 @@
+"""How a ledger written by any older DSec becomes one of this version (Alembic)."""

@@ -1,0 +1,1 @@
+"""One file a schema revision; a published one never changes again."""

@@ -1,0 +1,139 @@
+"""Reservations: which gang holds a device, and which one it is promised to next.
+
+A row is `(device, turn)` with that pair as its key, so holding a device twice is impossible rather than forbidden.
+Turn 0 holds the device, turn 1 is promised behind it and becomes turn 0 in the transaction that deletes turn 0.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+from sqlalchemy.exc import IntegrityError
+
+from dsec_blocks.ledger import schema
+from dsec_blocks.ledger.transaction import Transactions
+from dsec_blocks.ledger.usage import charge
+from dsec_blocks.model.errors import ReservationConflict
+from dsec_blocks.model.gangs import GangState, Placement
+
+_rows = schema.reservations
+_gangs = schema.gangs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holding:
+    """One device of one gang. `state` is reserved until the gang's user code runs, then bound."""
+
+    device: str
+    turn: int
+    run_id: str
+    attempt: int
+    node: str
+    state: str
+    expires_at: float | None
+
+
+class Reservations(Transactions):
+    """Reading them; they are written only as part of a gang's own transitions."""
+
+    def holders(self, pool: str) -> list[Holding]:
+        """Every reservation of `pool`, by device and turn."""
+        columns = (_rows.c.device, _rows.c.turn, _rows.c.run_id, _rows.c.attempt, _rows.c.node, _rows.c.state)
+        query = sa.select(*columns, _gangs.c.expires_at).join_from(_rows, _gangs).where(_rows.c.pool == pool)
+        with self.reading() as connection:
+            rows = connection.execute(query.order_by(_rows.c.device, _rows.c.turn)).mappings()
+            return [Holding(**row) for row in rows]
+
+
+def hold(
+    connection: sa.Connection,
+    *,
+    pool: str,
+    run_id: str,
+    attempt: int,
+    placement: Placement,
+    victims: Collection[str],
+    now: float,
+) -> None:
+    """Reserve every device of `placement`, behind its holder only if that gang is leaving or is one of `victims`.
+
+    Raises `ReservationConflict`, naming the first device that cannot be had; the caller's transaction undoes the rest.
+    """
+    wanted = sorted((uuid, member.node) for member in placement.members for uuid in member.devices)
+    if len({uuid for uuid, _node in wanted}) < len(wanted):
+        raise ReservationConflict(f"run {run_id}: its placement names a device twice; nothing was reserved")
+    if not wanted:
+        return
+    holders = {
+        row.device: row
+        for row in connection.execute(
+            sa.select(_rows.c.device, _rows.c.run_id, _gangs.c.state)
+            .join_from(_rows, _gangs)
+            .where(_rows.c.device.in_([uuid for uuid, _node in wanted]), _rows.c.turn == 0)
+            .with_for_update(of=_rows)
+        )
+    }
+    rows = []
+    for uuid, node in wanted:
+        holder = holders.get(uuid)
+        if holder is not None and holder.state != GangState.EVICTING and holder.run_id not in victims:
+            raise ReservationConflict(
+                f"run {run_id}: device {uuid} on {node} is held by run {holder.run_id}; nothing was reserved"
+            )
+        rows.append(
+            {
+                "device": uuid,
+                "turn": 0 if holder is None else 1,
+                "run_id": run_id,
+                "attempt": attempt,
+                "pool": pool,
+                "node": node,
+                "state": "reserved",
+                "charged_until": now if holder is None else None,
+            }
+        )
+    try:
+        connection.execute(sa.insert(_rows), rows)
+    except IntegrityError:
+        raise ReservationConflict(
+            f"run {run_id}: a device it needs was taken by, or is promised to, another gang; nothing was reserved"
+        ) from None
+
+
+def bind(connection: sa.Connection, *, run_id: str, attempt: int) -> None:
+    """The gang's user code runs: its reservations no longer expire."""
+    mine = (_rows.c.run_id == run_id, _rows.c.attempt == attempt)
+    connection.execute(sa.update(_rows).where(*mine).values(state="bound"))
+
+
+def release(
+    connection: sa.Connection, *, pool: str, team: str, run_id: str, attempt: int, now: float, promises: bool
+) -> None:
+    """Delete the gang's reservations, charge its team up to now, and let those behind it move up.
+
+    Without `promises` the devices it only waits for (turn 1) stay promised to it.
+    """
+    mine = [_rows.c.run_id == run_id, _rows.c.attempt == attempt]
+    if not promises:
+        mine.append(_rows.c.turn == 0)
+    gone = connection.execute(
+        sa.delete(_rows).where(*mine).returning(_rows.c.device, _rows.c.turn, _rows.c.charged_until)
+    ).all()
+    held = [row for row in gone if row.turn == 0]
+    if not held:
+        return
+    behind = (_rows.c.device.in_([row.device for row in held]), _rows.c.turn == 1)
+    connection.execute(sa.update(_rows).where(*behind).values(turn=0, charged_until=now))
+    charge(connection, pool=pool, team=team, device_seconds=sum(max(0.0, now - row.charged_until) for row in held))
+
+
+def devices_held(connection: sa.Connection, *, run_id: str, attempt: int) -> list[str]:
+    """Devices that the gang holds now (turn 0)."""
+    mine = (_rows.c.run_id == run_id, _rows.c.attempt == attempt, _rows.c.turn == 0)
+    return list(connection.execute(sa.select(_rows.c.device).where(*mine)).scalars())
+
+
+def promised(connection: sa.Connection, devices: Collection[str]) -> bool:
+    """Whether any of these devices is promised to another gang."""
+    behind = (_rows.c.device.in_(devices), _rows.c.turn == 1)
+    return connection.execute(sa.select(_rows.c.device).where(*behind).limit(1)).first() is not None

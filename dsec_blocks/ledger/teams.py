@@ -1,0 +1,60 @@
+"""Teams of a pool: the work queues that may hold devices, with quota, weight and highest priority."""
+
+import math
+
+import sqlalchemy as sa
+
+from dsec_blocks.ledger import schema
+from dsec_blocks.ledger.rows import upsert
+from dsec_blocks.ledger.transaction import Transactions
+from dsec_blocks.model.errors import LedgerError, UnknownTeam
+from dsec_blocks.model.teams import DEFAULT_TEAM, Team
+
+_teams = schema.teams
+_UNSET_DEFAULT = Team(name=DEFAULT_TEAM, nominal_devices=0)
+
+
+class Teams(Transactions):
+    """Written by the command line, read by the leader each cycle."""
+
+    def teams(self, pool: str) -> dict[str, Team]:
+        """Teams of `pool` by name. `default` is always one: without quota, borrowing whatever is idle, until set."""
+        columns = [column for column in _teams.c if column.name != "pool"]
+        with self.reading() as connection:
+            rows = connection.execute(sa.select(*columns).where(_teams.c.pool == pool).order_by(_teams.c.name))
+            known = {row["name"]: Team(**row) for row in rows.mappings()}
+        return {DEFAULT_TEAM: _UNSET_DEFAULT} | known
+
+    def put_team(self, pool: str, team: Team) -> None:
+        """Add `team`, or replace what is known of it. Raises `LedgerError` for a quota or weight that means nothing."""
+        _check(team)
+        values = {column.name: getattr(team, column.name) for column in _teams.c if column.name != "pool"}
+        with self.transaction(at="ledger.put_team") as connection:
+            upsert(connection, _teams, [{"pool": pool, **values}])
+
+    def remove_team(self, pool: str, name: str) -> None:
+        """Forget a team; its waiting runs are then held as those of an unknown team.
+
+        Raises `UnknownTeam`, naming the teams there are.
+        """
+        with self.transaction(at="ledger.remove_team") as connection:
+            gone = connection.execute(sa.delete(_teams).where(_teams.c.pool == pool, _teams.c.name == name))
+            if gone.rowcount == 0:
+                known = ", ".join(sorted(self.teams(pool)))
+                raise UnknownTeam(f"team {name!r} is not in pool {pool}; its teams are {known}")
+
+
+def _check(team: Team) -> None:
+    def refuse(what: str) -> None:
+        raise LedgerError(f"team {team.name!r}: {what}")
+
+    if not team.name.strip():
+        refuse("a team needs a name: that of its work queue")
+    if team.nominal_devices < 0:
+        refuse(f"nominal_devices is {team.nominal_devices}; it is a number of devices, 0 or more")
+    if team.borrow_devices is not None and team.borrow_devices < 0:
+        refuse(f"borrow_devices is {team.borrow_devices}; it is 0 or more, or none for no limit")
+    if not 0 < team.weight < math.inf:
+        refuse(f"weight is {team.weight}; it is more than 0")
+    if team.highest_priority < 0:
+        refuse(f"highest_priority is {team.highest_priority}; it is 0 or more")

@@ -1,0 +1,114 @@
+"""The ledger's gateway: every write is one transaction at a named fault point, fenced where a leader writes.
+
+A leader that was stopped and wakes after it has been replaced must not write. So a leader's transaction compares its
+token *inside itself*, holding the lease's row (PostgreSQL) or the database's write lock (SQLite): whoever takes over
+does so entirely before or entirely after it.
+"""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.exc import SQLAlchemyError
+
+from dsec_blocks.gateways.faults import InjectedError, fault_point
+from dsec_blocks.ledger import schema
+from dsec_blocks.ledger.failures import explain
+from dsec_blocks.model.clock import Clock
+from dsec_blocks.model.errors import Fenced
+
+
+class Fence(NamedTuple):
+    """A leader's right to write: void as soon as the pool's lease has another holder or token."""
+
+    pool: str
+    holder: str
+    token: int
+
+
+class _Open(threading.local):
+    connection: sa.Connection | None = None
+    fence: Fence | None = None
+
+
+class Transactions:
+    """One database, and the only two ways to it: `transaction` writes, `reading` reads one consistent state.
+
+    Thread-safe. Either may be entered inside an open `transaction` of the same thread and then is part of it, so a
+    caller can make several calls one commit; a call that fails inside is undone alone if the caller catches its error.
+    """
+
+    def __init__(self, engine: sa.Engine, *, clock: Clock) -> None:
+        self._engine = engine
+        self._clock = clock
+        self._open = _Open()
+        # SQLite's own waiting for the write lock polls; threads of this process queue here instead.
+        self._writer = threading.Lock() if engine.dialect.name == "sqlite" else nullcontext()
+
+    @property
+    def url(self) -> str:
+        """Where the ledger is, without its password."""
+        return self._engine.url.render_as_string(hide_password=True)
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._engine.dispose()
+
+    @contextmanager
+    def transaction(self, *, at: str, fence: Fence | None = None) -> Iterator[sa.Connection]:
+        """Commit what the body does, whole, at the fault point `at`; an exception undoes it.
+
+        Raises `Fenced` if `fence` is void, `LedgerUnreachable` or `LedgerError` if the database fails.
+        """
+        if self._open.connection is not None:
+            with self._joined(self._open.connection, fence) as connection:
+                yield connection
+            return
+        with self._explained(), self._writer, self._engine.connect() as connection:
+            self._open.connection, self._open.fence = connection, fence
+            try:
+                if fence is not None:
+                    _compare(connection, fence)
+                yield connection
+                with fault_point(at):
+                    connection.commit()
+            finally:
+                self._open.connection = self._open.fence = None
+
+    @contextmanager
+    def reading(self) -> Iterator[sa.Connection]:
+        """Read one consistent state; takes no lock that a writer would wait for."""
+        if self._open.connection is not None:
+            yield self._open.connection
+            return
+        with self._explained(), self._engine.connect() as connection:
+            yield connection.execution_options(dsec_read_only=True)
+
+    @contextmanager
+    def _joined(self, connection: sa.Connection, fence: Fence | None) -> Iterator[sa.Connection]:
+        if fence is not None and fence != self._open.fence:
+            _compare(connection, fence)
+        with connection.begin_nested():
+            yield connection
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except (SQLAlchemyError, InjectedError) as error:
+            raise explain(error, self._engine.url) from error
+
+
+def _compare(connection: sa.Connection, fence: Fence) -> None:
+    leases = schema.leases.c
+    lease = connection.execute(
+        sa.select(leases.holder, leases.token, leases.released).where(leases.pool == fence.pool).with_for_update()
+    ).one_or_none()
+    if lease is None or lease.released or (lease.holder, lease.token) != (fence.holder, fence.token):
+        now = "nobody does" if lease is None or lease.released else f"{lease.holder} does (token {lease.token})"
+        raise Fenced(
+            f"{fence.holder} (token {fence.token}) no longer leads pool {fence.pool}: {now}; nothing was written, "
+            "this process stands by"
+        )
