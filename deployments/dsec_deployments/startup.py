@@ -1,13 +1,12 @@
 """The steps of `dsec up`: each looks first and acts only on what is missing, so running it twice changes nothing."""
 
-import json
 import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from dsec_blocks.gateways import files, processes
+from dsec_blocks.gateways import processes
 from dsec_blocks.gateways.clock import SystemClock
 from dsec_blocks.ledger import Ledger
 from dsec_blocks.model.clock import Clock
@@ -57,7 +56,7 @@ def _bring_up(wanted: Installation, home: Path, *, progress: Tell, note: Tell, c
         installation.save(ours)
         api = PrefectApi(ours.prefect_api_url)
         progress("work pool")
-        _pool(api, home, ours.pool, note=note)
+        _pool(api, ours.pool, note=note)
         _teams(api, ledger, ours.pool, note=note)
         worker = _work(ours, home, ledger, progress=progress, note=note, clock=clock)
         _deploy(ours, ledger, progress=progress, note=note)
@@ -103,27 +102,19 @@ def _serve(wanted: Installation, home: Path, *, progress: Tell, note: Tell, cloc
     return wanted.changed(prefect_api_url=ours, owns_server=True)
 
 
-def _pool(api: PrefectApi, home: Path, pool: str, *, note: Tell) -> None:
-    """The pool with its form. What we shipped is kept in the home: the base that tells a user's edit from our own."""
-    from dsec_workers.gang_worker import GangWorker
+def _pool(api: PrefectApi, pool: str, *, note: Tell) -> None:
+    from dsec_workers.form import default_template, upgraded_template
 
-    from dsec_workers.form import upgraded_template
-
-    shipped_now = GangWorker.get_default_base_job_template()
-    base = home / "pools" / f"{pool}.json"
-    base.parent.mkdir(parents=True, exist_ok=True)
-    if provisioning.create_pool(api, pool=pool, template=shipped_now):
+    if provisioning.create_pool(api, pool=pool, template=default_template()):
         note(f"work pool {pool}: created")
+        return
+    present = provisioning.template_of(api, pool=pool)
+    upgraded = upgraded_template(present)
+    if upgraded != present:
+        provisioning.upgrade_pool(api, pool=pool, template=upgraded)
+        note(f"work pool {pool}: its form was brought up to date, your edits kept")
     else:
-        edited = provisioning.template_of(api, pool=pool)
-        shipped_before = json.loads(base.read_text()) if base.exists() else None
-        merged = upgraded_template(shipped_before=shipped_before, edited=edited, shipped_now=shipped_now)
-        if merged != edited:
-            provisioning.upgrade_pool(api, pool=pool, template=merged)
-            note(f"work pool {pool}: its form was brought up to date, your edits kept")
-        else:
-            note(f"work pool {pool}: is there")
-    files.write(base, json.dumps(shipped_now).encode(), at="up.work_pool.base")
+        note(f"work pool {pool}: is there")
 
 
 def _teams(api: PrefectApi, ledger: Ledger, pool: str, *, note: Tell) -> None:

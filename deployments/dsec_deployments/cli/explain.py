@@ -36,6 +36,7 @@ def story(s: Session, text: str) -> dict[str, Any]:
     gang = s.ledger.gang(found["id"])
     states = s.prefect.get(f"flow_run_states/?flow_run_id={found['id']}") or []
     decisions = s.ledger.decisions(s.pool, run_id=found["id"], limit=200)
+    evictions = [e for e in s.ledger.evictions(s.pool, open_only=False) if found["id"] in (e.run_id, e.for_run)]
     return {
         "run_id": found["id"],
         "run": found["name"],
@@ -72,6 +73,7 @@ def story(s: Session, text: str) -> dict[str, Any]:
             | {"policy_version": d.policy_version, "input_digest": d.input_digest}
             for d in sorted(decisions, key=lambda decision: decision.at)
         ],
+        "evictions": evictions,
         "device_seconds": device_seconds(states, gang.request.devices if gang else 0, s.clock.now()),
     }
 
@@ -124,6 +126,18 @@ def _print(told: dict[str, Any]) -> None:
         [[row["at"][:19].replace("T", " "), row["name"], row["message"]] for row in told["states"]],
         empty="no states",
     )
+    if told["evictions"]:
+        console.print()
+        print_table(
+            "Evictions",
+            ["at", "who", "cost>", "why", "state"],
+            [
+                [_clock_time(e.noticed_at), "this run" if e.run_id == told["run_id"] else e.run_id[:8]]
+                + ["" if e.cost is None else f"{e.cost:.0f} device-s", e.why, e.state]
+                for e in told["evictions"]
+            ],
+            empty="",
+        )
     console.print()
     print_table(
         "Decisions",

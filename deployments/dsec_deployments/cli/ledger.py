@@ -52,14 +52,11 @@ def migrate() -> None:
     url = installation.load().resolved_ledger_url()
     ledger = Ledger.open(url, clock=SystemClock(), migrate=False)
     try:
-        pending = ledger.needs_migration()
-    finally:
-        ledger.close()
-    if not pending:
-        console.print("the ledger is up to date")
-        return
-    ledger = Ledger.open(url, clock=SystemClock())
-    try:
-        console.print(f"the ledger is now at {ledger.version()}")
+        before = ledger.version()
+        if not ledger.needs_migration():
+            console.print("the ledger is up to date")
+            return
+        ledger.migrate()
+        console.print(f"the ledger went from {before or 'nothing'} to {ledger.version()}")
     finally:
         ledger.close()

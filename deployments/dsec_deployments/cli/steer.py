@@ -104,19 +104,18 @@ def _wish(s: Session, kind: str, run_id: str, args: dict[str, Any], *, why: str)
 
     wish = s.ledger.wish(s.pool, kind, run_id, args, by=s.user, why=why)
     with messages.status("the worker takes it up …"):
-        if answered(s, wish, ANSWER_SECONDS):
-            console.print(f"{kind} {run_id[:8]}: the worker has it")
-            return
-    console.print(f"{kind} {run_id[:8]}: written down; no worker has taken it up yet (`dsec status`)")
+        outcome = wait_for_outcome(s, wish, ANSWER_SECONDS)
+    if outcome is None:
+        console.print(f"{kind} {run_id[:8]}: written down; no worker has taken it up yet (`dsec status`)")
+    else:
+        console.print(f"{kind} {run_id[:8]}: {outcome}")
 
 
-def answered(s: Session, wish: int, seconds: float) -> bool:
-    """Whether the worker fulfils the wish within `seconds`."""
+def wait_for_outcome(s: Session, wish: int, seconds: float) -> str | None:
+    """What the worker made of the wish; None when it has not looked within `seconds`."""
     import time
 
     deadline = s.clock.monotonic() + seconds
-    while s.clock.monotonic() < deadline:
-        if all(open_wish.id != wish for open_wish in s.ledger.wishes(s.pool)):
-            return True
+    while (outcome := s.ledger.wish_outcome(wish)) is None and s.clock.monotonic() < deadline:
         time.sleep(0.2)
-    return False
+    return outcome

@@ -1,6 +1,6 @@
 """`dsec team`: who may use how much. A team is a work queue of the pool that the ledger knows."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -87,7 +87,7 @@ def list_(pool: Pool = None, json: Json = False) -> None:
     with session(pool) as s:
         gangs = s.ledger.gangs(s.pool, {*HOLDING_STATES, GangState.WAITING})
         used = s.ledger.usage(s.pool)
-        rows = [
+        rows: list[dict[str, Any]] = [
             {
                 "team": team.name,
                 "quota": team.nominal_devices,
