@@ -4,6 +4,7 @@ A file is durable when it *and* the directory entry that names it were fsynced; 
 """
 
 import os
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from typing import BinaryIO
@@ -49,10 +50,44 @@ def rename(source: Path, target: Path, *, at: str) -> None:
         sync_directory(target.parent)
 
 
+def append(path: Path, line: bytes, *, at: str) -> None:
+    """Add one line to a log that must survive the death of the process, not of the machine: no fsync."""
+    with fault_point(at):
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
+            os.write(descriptor, line)
+        finally:
+            os.close(descriptor)
+
+
 def remove(path: Path, *, at: str) -> None:
     """Remove a file; one that is already gone is fine."""
     with fault_point(at):
         path.unlink(missing_ok=True)
+
+
+def remove_tree(path: Path, *, at: str) -> None:
+    """Remove a directory and all in it; one that is already gone is fine."""
+    with fault_point(at):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def make_directory(path: Path) -> None:
+    """Make a directory and those above it, durably; one that exists is fine."""
+    missing = [path, *path.parents]
+    missing = [level for level in missing if not level.is_dir()]
+    path.mkdir(parents=True, exist_ok=True)
+    for level in reversed(missing):
+        sync_directory(level.parent)
+
+
+def remove_empty(path: Path) -> bool:
+    """Remove a directory that holds nothing; False when it does hold something (or is gone)."""
+    try:
+        path.rmdir()
+    except OSError:
+        return False
+    return True
 
 
 def sync_directory(directory: Path) -> None:

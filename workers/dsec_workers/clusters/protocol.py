@@ -40,6 +40,8 @@ class LaunchOrder:
     working_dir: str | None = None
     hold_start: bool = False
     """Prepare everything but keep the start barrier shut until the devices are free (a preemptor's overlap)."""
+    start_timeout_seconds: float = 120.0
+    """A launch whose barrier has not opened by then fails whole; with `hold_start` it must cover the victims' grace."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,381 @@
+"""The worker's view of the gangs on this machine: launch, notice, stop, and being told what happens.
+
+The worker may die at any instruction. What it started is in files (`layout`) and in supervisors that do not need it;
+a successor finds both. An answer that was lost is asked for again: the supervisor's lock makes a second start
+impossible.
+"""
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from dsec_blocks.gateways import files, processes
+from dsec_blocks.gateways.faults import fault_point
+from dsec_blocks.gateways.processes import ProcessId
+from dsec_blocks.model.clock import Clock
+from dsec_blocks.model.devices import Node
+from dsec_blocks.model.errors import ClusterError
+from dsec_blocks.model.gangs import Placement
+from dsec_blocks.model.notices import Notice, NoticeKind
+from dsec_workers.clusters.local import talk
+from dsec_workers.clusters.local.forkserver import SOCKET_NAME, fingerprint, record_of
+from dsec_workers.clusters.local.happenings import event_of, read_events
+from dsec_workers.clusters.local.layout import (
+    GangDirectory,
+    devices_of,
+    gangs_of,
+    order_to_json,
+    read_json,
+    socket_path,
+    supervisor_of,
+    to_bytes,
+)
+from dsec_workers.clusters.local.leftovers import kill_leftovers, leftovers_of
+from dsec_workers.clusters.protocol import ClusterEvent, GangKey, LaunchOrder, ObservedGang
+
+_FORK_SERVER_START_SECONDS = 60.0
+_ANSWER_SECONDS = 20.0
+_RECONNECT_SECONDS = 0.1
+
+
+class LocalCluster:
+    """Fulfils `dsec_workers.clusters.protocol.Cluster` with processes on this machine."""
+
+    def __init__(self, *, home: Path, nodes: tuple[Node, ...], clock: Clock) -> None:
+        self._home = home.resolve()
+        self._nodes = nodes
+        self._clock = clock
+        self._events: asyncio.Queue[ClusterEvent] = asyncio.Queue()
+        self._followed: dict[GangKey, asyncio.Task[None]] = {}
+        self._starting = asyncio.Lock()
+
+    async def nodes(self) -> tuple[Node, ...]:
+        """The nodes and devices as declared, or as found when this cluster was made."""
+        return self._nodes
+
+    async def prepare(self) -> None:
+        """Have the fork-server ready, so that the first launch does not wait for it."""
+        for made in (self._home, gangs_of(self._home), devices_of(self._home)):
+            made.mkdir(mode=0o700, parents=True, exist_ok=True)
+        async with self._starting:
+            await self._ensure_fork_server()
+
+    # --- launching ------------------------------------------------------------------------------------------------
+
+    async def launch(self, order: LaunchOrder) -> Mapping[str, Any]:
+        """Start the gang, or adopt it if its key exists.
+
+        Raises `ClusterError` if nothing was started.
+        """
+        directory = GangDirectory.of(self._home, order.key)
+        directory.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not directory.order.exists():
+            content = to_bytes(order_to_json(order))
+            files.write(directory.order, content, at="cluster.order.write", mode=0o600)
+        record = read_json(directory.supervisor)
+        if record is None:
+            record = await self._start_supervisor(directory)
+        self._follow(order.key, directory, after=0)
+        return {"adapter": "local", **record}
+
+    async def _start_supervisor(self, directory: GangDirectory) -> dict[str, Any]:
+        problem: ClusterError | None = None
+        for _ in range(3):
+            try:
+                async with self._starting:
+                    await self._ensure_fork_server()
+                message = {"op": "launch", "directory": str(directory.path)}
+                with fault_point("cluster.launch"):
+                    await talk.call(self._fork_server_socket, message, timeout_seconds=_ANSWER_SECONDS)
+            except (ClusterError, OSError) as error:
+                problem = error if isinstance(error, ClusterError) else ClusterError(str(error))
+            record = read_json(directory.supervisor)
+            if record is not None:
+                return record
+        await self._give_up_launch(directory, problem)
+        raise ClusterError(f"the gang in {directory.path} was not started: {problem or 'no supervisor appeared'}")
+
+    async def _give_up_launch(self, directory: GangDirectory, problem: ClusterError | None) -> None:
+        """Make sure that a supervisor that was asked for does not start later, when nobody expects it."""
+        lock = processes.hold_lock(directory.lock, blocking=False, at="cluster.launch.fence")
+        if lock is None:
+            return
+        try:
+            if read_json(directory.supervisor) is None:
+                record = {"events": [], "start_failure": str(problem)}
+                files.write(directory.gone, to_bytes(record), at="cluster.launch.give_up")
+        finally:
+            os.close(lock)
+
+    # --- the fork-server ------------------------------------------------------------------------------------------
+
+    @property
+    def _fork_server_socket(self) -> Path:
+        return socket_path(self._home, SOCKET_NAME)
+
+    async def _ensure_fork_server(self) -> None:
+        found = await self._fork_server_hello()
+        if found == fingerprint():
+            return
+        if found is not None:
+            await self._stop_fork_server()  # it runs older code than we do; supervisors do not mind
+        deadline = self._clock.monotonic() + _FORK_SERVER_START_SECONDS
+        log = self._home / "fork-server.log"
+        argv = [sys.executable, "-m", "dsec_workers.clusters.local", str(self._home)]
+        pid = processes.spawn(argv, env=os.environ, output=log, at="cluster.forkserver.spawn")
+        while self._clock.monotonic() < deadline:
+            if await self._fork_server_hello() is not None:
+                return
+            if _has_ended(pid) and await self._fork_server_hello() is None:
+                raise ClusterError(f"the fork-server of {self._home} ended while starting; its last words are in {log}")
+            await asyncio.sleep(0.05)
+        raise ClusterError(f"the fork-server of {self._home} did not start within 60 s; see {log}")
+
+    async def _fork_server_hello(self) -> str | None:
+        try:
+            answer = await talk.call(self._fork_server_socket, {"op": "hello"}, timeout_seconds=_ANSWER_SECONDS)
+        except ClusterError:
+            return None
+        return str(answer["fingerprint"])
+
+    async def _stop_fork_server(self) -> None:
+        record = read_json(record_of(self._home))
+        if record is None:
+            return
+        process = ProcessId.from_json(record["process"])
+        processes.signal_process(process, 9, at="cluster.forkserver.kill")
+        while processes.is_alive(process):  # noqa: ASYNC110 - nothing tells but the process table
+            await asyncio.sleep(0.01)
+        _has_ended(process.pid)
+        files.remove(record_of(self._home), at="cluster.forkserver.forget")
+
+    # --- telling and stopping -------------------------------------------------------------------------------------
+
+    async def notify(self, key: GangKey, notice: Notice) -> None:
+        """Tell the gang to leave by the deadline; its supervisor enforces it from then on. Gone gangs are fine."""
+        fields = {
+            "kind": notice.kind.value,
+            "reason": notice.reason,
+            "deadline": notice.deadline,
+            "attempt": notice.attempt,
+        }
+        with fault_point("cluster.notify"):
+            await self._ask(key, {"op": "notify", "notice": fields})
+
+    async def withdraw(self, key: GangKey) -> bool:
+        """Take back a notice that nobody has acted on; False when it was too late."""
+        with fault_point("cluster.withdraw"):
+            answer = await self._ask(key, {"op": "withdraw"})
+        return answer is not None and bool(answer["withdrawn"])
+
+    async def stop(self, key: GangKey, grace_seconds: float) -> None:
+        """Stop whatever is left of the gang, its uploader included. Idempotent."""
+        with fault_point("cluster.stop"):
+            await self._ask(key, {"op": "stop", "grace": grace_seconds})
+
+    async def _ask(self, key: GangKey, message: dict[str, Any]) -> dict[str, Any] | None:
+        """Ask the gang's supervisor; None when there is none any more (what it left is then cleared up)."""
+        directory = GangDirectory.of(self._home, key)
+        record = read_json(directory.supervisor)
+        if record is None:
+            return None
+        try:
+            return await talk.call(Path(record["channel"]), message, timeout_seconds=_ANSWER_SECONDS)
+        except talk.NotThere:
+            if processes.is_alive(supervisor_of(record)) and not directory.gone.exists():
+                raise
+            await self._bury(key, directory, record)
+            return None
+
+    # --- being told -----------------------------------------------------------------------------------------------
+
+    async def events(self) -> AsyncIterator[ClusterEvent]:
+        """What happens from now on, and everything `adopt` has not yet reported."""
+        if not self._followed:
+            for key, directory in self._directories():
+                self._follow(key, directory, after=0)
+        while True:
+            yield await self._events.get()
+
+    async def adopt(self) -> tuple[ObservedGang, ...]:
+        """All gangs in the home; those that run are followed from where this report ends."""
+        found = []
+        for key, directory in self._directories():
+            order = read_json(directory.order)
+            record = read_json(directory.supervisor)
+            if order is None or record is None:
+                continue
+            records, last = await self._so_far(key, directory, record)
+            if not any(r["type"] == "gone" for r in records):
+                self._follow(key, directory, after=last)
+            found.append(
+                ObservedGang(
+                    key=key,
+                    placement=Placement.from_json(order["placement"]),
+                    launch={"adapter": "local", **record},
+                    events=tuple(event_of(key, r) for r in records),
+                )
+            )
+        return tuple(found)
+
+    async def _so_far(
+        self, key: GangKey, directory: GangDirectory, record: dict[str, Any]
+    ) -> tuple[list[dict[str, Any]], int]:
+        while True:
+            gone = read_json(directory.gone)
+            if gone is not None:
+                return gone["events"], 0
+            try:
+                status = await talk.call(Path(record["channel"]), {"op": "status"}, timeout_seconds=_ANSWER_SECONDS)
+            except ClusterError:
+                if not processes.is_alive(supervisor_of(record)):
+                    await self._bury(key, directory, record)
+                else:
+                    await asyncio.sleep(_RECONNECT_SECONDS)
+            else:
+                return status["events"], status["last"]
+
+    def _directories(self) -> list[tuple[GangKey, GangDirectory]]:
+        if not gangs_of(self._home).is_dir():
+            return []
+        found = []
+        for path in sorted(gangs_of(self._home).iterdir()):
+            run_id, _, attempt = path.name.rpartition("-")
+            if attempt.isdigit() and (path / "order.json").exists():
+                found.append((GangKey(run_id, int(attempt)), GangDirectory(path)))
+        return found
+
+    def _follow(self, key: GangKey, directory: GangDirectory, *, after: int) -> None:
+        if key not in self._followed:
+            self._followed[key] = asyncio.create_task(
+                self._tell_until_gone(key, directory, after), name=f"follow {directory.path.name}"
+            )
+
+    async def _tell_until_gone(self, key: GangKey, directory: GangDirectory, after: int) -> None:
+        while True:
+            record = read_json(directory.supervisor)
+            if record is None:
+                return
+            try:
+                async for happened in talk.follow(Path(record["channel"]), after):
+                    after = happened["seq"]
+                    self._events.put_nowait(event_of(key, happened))
+                    if happened["type"] == "gone":
+                        return
+            except (ClusterError, OSError):
+                pass
+            if not processes.is_alive(supervisor_of(record)):
+                await self._bury(key, directory, record)
+            gone = read_json(directory.gone)
+            if gone is not None:
+                for happened in gone["events"]:
+                    if happened["seq"] > after:
+                        self._events.put_nowait(event_of(key, happened))
+                return
+            await asyncio.sleep(_RECONNECT_SECONDS)
+
+    async def _bury(self, key: GangKey, directory: GangDirectory, record: dict[str, Any]) -> None:
+        """The supervisor is dead: kill what is left and write down the end that it could not."""
+        if directory.gone.exists():
+            return
+        process = supervisor_of(record)
+        while kill_leftovers(key, directory=directory.path, supervisor=process):  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+        if directory.gone.exists():
+            return
+        events = read_events(directory.events)
+        sequence = max((event["seq"] for event in events), default=0)
+        commits = [event["step"] for event in events if event["type"] == "committed"]
+        notice = read_json(directory.notice)
+        started = any(event["type"] == "started" for event in events)
+        rest: list[dict[str, Any]] = [
+            {
+                "type": "gone",
+                "flow_exit": None,
+                "member_exits": {},
+                "lost_member": 0,
+                "notice": notice["kind"] if notice else None,
+                "last_commit_step": commits[-1] if commits else None,
+                "start_failure": None if started else "the gang's supervisor died before the start barrier opened",
+            }
+        ]
+        if not any(event["type"] == "devices_released" for event in events):
+            rest.insert(0, {"type": "devices_released"})
+        for number, event in enumerate(rest, start=sequence + 1):
+            events.append({"seq": number, "at": self._clock.now(), **event})
+        files.write(directory.gone, to_bytes({"events": events}), at="cluster.gone.write")
+
+    async def forget(self, key: GangKey) -> None:
+        """Remove what was kept to tell the gang's end, its credentials and scratch files included. Logs stay."""
+        directory = GangDirectory.of(self._home, key)
+        task = self._followed.pop(key, None)
+        if task is not None:
+            task.cancel()
+        for scratch in (directory.spool, directory.runs, directory.work):
+            files.remove_tree(scratch, at="cluster.forget.scratch")
+        # The order goes last: without it the directory is only logs.
+        records = (directory.supervisor, directory.events, directory.notice, directory.stop_before, directory.gone)
+        for path in (*records, directory.lock, directory.order):
+            files.remove(path, at="cluster.forget.record")
+
+    # --- the end --------------------------------------------------------------------------------------------------
+
+    async def shutdown(self, *, evict: bool = False, grace_seconds: float = 5.0) -> None:
+        """Stop every gang and the fork-server; no process is left, whatever session it moved to.
+
+        With `evict` each gang first has its own grace to checkpoint and leave.
+        """
+        await asyncio.gather(
+            *(self._end(key, directory, evict, grace_seconds) for key, directory in self._directories())
+        )
+        async with self._starting:
+            await self._stop_fork_server()
+
+    async def _end(self, key: GangKey, directory: GangDirectory, evict: bool, grace_seconds: float) -> None:
+        record, order = read_json(directory.supervisor), read_json(directory.order)
+        if record is None or order is None or directory.gone.exists():
+            return
+        patience = grace_seconds
+        if evict:
+            patience = float(order["request"]["grace_seconds"])
+            notice = Notice(
+                kind=NoticeKind.DRAIN,
+                reason="DSec is shutting down",
+                deadline=self._clock.now() + patience,
+                attempt=key.attempt,
+            )
+            await self.notify(key, notice)
+            await self._wait_until_gone(directory, record, patience + 3.0)
+        await self.stop(key, grace_seconds)
+        if not await self._wait_until_gone(directory, record, grace_seconds + 3.0):
+            processes.signal_process(supervisor_of(record), 9, at="cluster.supervisor.kill")
+            await self._bury(key, directory, record)
+        while leftovers_of(key, directory=directory.path, supervisor=supervisor_of(record)):
+            kill_leftovers(key, directory=directory.path, supervisor=supervisor_of(record))
+            await asyncio.sleep(0.02)
+
+    async def _wait_until_gone(self, directory: GangDirectory, record: dict[str, Any], seconds: float) -> bool:
+        deadline = self._clock.monotonic() + seconds
+        while self._clock.monotonic() < deadline:
+            if directory.gone.exists() and not processes.is_alive(supervisor_of(record)):
+                return True
+            await asyncio.sleep(0.02)
+        return False
+
+    async def close(self) -> None:
+        """Stop following; the gangs run on."""
+        for task in self._followed.values():
+            task.cancel()
+        await asyncio.gather(*self._followed.values(), return_exceptions=True)
+        self._followed.clear()
+
+
+def _has_ended(pid: int) -> bool:
+    """Whether a child of ours has ended; collects its exit status, so that it does not stay a zombie."""
+    try:
+        return os.waitpid(pid, os.WNOHANG)[0] == pid
+    except ChildProcessError:
+        return processes.sighting(pid) is None
