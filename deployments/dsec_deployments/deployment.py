@@ -108,7 +108,7 @@ def _deploy(project: dict[str, Any], *, installation: Installation, ledger: Ledg
     for entry in project["deployments"]:
         flow = _load(entry["entrypoint"])
         work_pool = entry.get("work_pool") or {}
-        variables, differences = merge(_asked(flow), work_pool.get("job_variables") or {})
+        variables, differences = merged_variables(flow, work_pool.get("job_variables") or {})
         name = entry.get("name") or flow.name
         for difference in differences:
             tell(f"{flow.name}/{name}: explicit job variable wins, {difference}")
@@ -168,11 +168,11 @@ def _load(entrypoint: str) -> Any:
         raise InvalidRequest(f"{entrypoint} cannot be loaded: {type(error).__name__}: {error}") from error
 
 
-def _asked(flow: Any) -> dict[str, Any]:
-    """The job variables that the flow's `@gang` asks for; none without one."""
+def merged_variables(flow: Any, explicit: Mapping[str, Any]) -> tuple[dict[str, Any], list[Difference]]:
+    """The job variables of a deployment of `flow`: what its `@gang` asks for under the explicit ones."""
     from dsec_blocks.gang import requested_variables
 
-    return dict(requested_variables(flow) or {})
+    return merge(dict(requested_variables(flow) or {}), explicit)
 
 
 def _prefect_deploy(project: dict[str, Any], installation: Installation) -> None:

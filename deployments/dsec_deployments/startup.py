@@ -32,8 +32,13 @@ class Started:
     worker: Background
 
 
-def bring_up(wanted: Installation, *, progress: Tell, note: Tell, clock: Clock | None = None) -> Started:
-    """Start or find every part. `progress` is told what is being waited for, `note` what has been reached."""
+def bring_up(
+    wanted: Installation, *, progress: Tell, note: Tell, clock: Clock | None = None, with_project: bool = True
+) -> Started:
+    """Start or find every part; `with_project` deploys ./prefect.yaml too.
+
+    `progress` is told what is being waited for, `note` what has been reached.
+    """
     clock = clock or SystemClock()
     home = installation.home()
     home.mkdir(parents=True, exist_ok=True)
@@ -41,7 +46,10 @@ def bring_up(wanted: Installation, *, progress: Tell, note: Tell, clock: Clock |
     if lock is None:
         raise DsecError(f"another `dsec up` or `dsec down` works in {home}; wait for it to end")
     try:
-        return _bring_up(wanted, home, progress=progress, note=note, clock=clock)
+        started = _bring_up(wanted, home, progress=progress, note=note, clock=clock)
+        if with_project:
+            _deploy(started.installation, clock, progress=progress, note=note)
+        return started
     finally:
         os.close(lock)
 
@@ -59,7 +67,6 @@ def _bring_up(wanted: Installation, home: Path, *, progress: Tell, note: Tell, c
         _pool(api, ours.pool, note=note)
         _teams(api, ledger, ours.pool, note=note)
         worker = _work(ours, home, ledger, progress=progress, note=note, clock=clock)
-        _deploy(ours, ledger, progress=progress, note=note)
         return Started(installation=ours, prefect_ui=api.ui_url, worker=worker)
     finally:
         ledger.close()
@@ -150,14 +157,18 @@ def _work(ours: Installation, home: Path, ledger: Ledger, *, progress: Tell, not
     return worker
 
 
-def _deploy(ours: Installation, ledger: Ledger, *, progress: Tell, note: Tell) -> None:
+def _deploy(ours: Installation, clock: Clock, *, progress: Tell, note: Tell) -> None:
     project = Path("prefect.yaml")
     if not project.exists():
         return
     from dsec_deployments.deployment import deploy_project
 
     progress(f"deployments of {project}")
-    names = deploy_project(project, installation=ours, ledger=ledger, tell=note, only_this_pool=True)
+    ledger = Ledger.open(ours.resolved_ledger_url(), clock=clock)
+    try:
+        names = deploy_project(project, installation=ours, ledger=ledger, tell=note, only_this_pool=True)
+    finally:
+        ledger.close()
     if names:
         note(f"deployments: {', '.join(names)}")
 

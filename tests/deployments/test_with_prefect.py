@@ -1,0 +1,134 @@
+"""What the command does to a real Prefect server: pools, queues, finding runs, cancelling them."""
+
+import json
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from dsec_blocks.model.errors import DsecError
+from dsec_blocks.model.teams import Team
+from dsec_deployments import provisioning
+from dsec_deployments.prefect_api import PrefectApi
+from dsec_deployments.runs import find_run
+from tests.deployments.test_command import dsec, one_line
+from tests.fixtures.prefect import PrefectServer
+
+pytestmark = pytest.mark.slow
+TEMPLATE = {
+    "job_configuration": {"command": "{{ command }}"},
+    "variables": {"type": "object", "properties": {"command": {}}},
+}
+
+
+@pytest.fixture
+def api(prefect_server: PrefectServer) -> PrefectApi:
+    return PrefectApi(prefect_server.api_url)
+
+
+@pytest.fixture
+def pool(api: PrefectApi) -> str:
+    name = f"pool-{uuid4().hex[:8]}"
+    assert provisioning.create_pool(api, pool=name, template=TEMPLATE)
+    return name
+
+
+def scheduled_run(api: PrefectApi, pool: str, name: str) -> str:
+    flow = api.write("POST", "flows/", {"name": "f"}, at="test")
+    body = {"name": uuid4().hex, "flow_id": flow["id"], "work_pool_name": pool}
+    deployment = api.write("POST", "deployments/", body, at="test")
+    path = f"deployments/{deployment['id']}/create_flow_run"
+    return str(api.write("POST", path, {"name": name, "state": {"type": "SCHEDULED"}}, at="test")["id"])
+
+
+def test_creating_a_pool_twice_changes_nothing(api: PrefectApi, pool: str) -> None:
+    assert not provisioning.create_pool(api, pool=pool, template=TEMPLATE)
+
+
+def test_a_pool_of_another_type_is_refused(api: PrefectApi) -> None:
+    name = f"process-{uuid4().hex[:8]}"
+    api.write("POST", "work_pools/", {"name": name, "type": "process"}, at="test")
+    with pytest.raises(DsecError, match="exists with type process"):
+        provisioning.create_pool(api, pool=name, template=TEMPLATE)
+
+
+def test_a_team_is_a_work_queue_and_a_row(api: PrefectApi, pool: str, tmp_path: Path) -> None:
+    words = ("--quota", "8", "--borrow", "4", "--pool", pool)
+    done = dsec("team", "add", "vision", *words, home=tmp_path, PREFECT_API_URL=api.url)
+    assert done.returncode == 0, done.stderr
+    assert api.get(f"work_pools/{pool}/queues/vision")["description"].startswith("Team vision: 8 devices")
+    listed = json.loads(dsec("team", "list", "--json", "--pool", pool, home=tmp_path).stdout)
+    vision = next(team for team in listed if team["team"] == "vision")
+    assert (vision["quota"], vision["borrow"], vision["weight"]) == (8, 4, 1.0)
+
+
+def test_setting_one_right_of_a_team_leaves_the_others(api: PrefectApi, pool: str, tmp_path: Path) -> None:
+    at = {"home": tmp_path, "PREFECT_API_URL": api.url}
+    dsec("team", "add", "vision", "--quota", "8", "--weight", "2", "--pool", pool, **at)  # type: ignore[arg-type]
+    done = dsec("team", "set", "vision", "--quota", "3", "--pool", pool, **at)  # type: ignore[arg-type]
+    assert "3 devices of its own" in done.stdout
+    assert "weight 2" in done.stdout
+
+
+def test_an_unknown_team_is_one_line_with_those_there_are(api: PrefectApi, pool: str, tmp_path: Path) -> None:
+    done = dsec("team", "set", "visoin", "--quota", "3", "--pool", pool, home=tmp_path, PREFECT_API_URL=api.url)
+    assert done.returncode == 2
+    assert "unknown team visoin; teams are default" in one_line(done)
+
+
+def test_a_team_needs_its_pool(api: PrefectApi, tmp_path: Path) -> None:
+    done = dsec("team", "add", "x", "--pool", "nowhere", home=tmp_path, PREFECT_API_URL=api.url)
+    assert done.returncode == 1
+    assert "work pool nowhere does not exist" in one_line(done)
+
+
+def test_a_run_is_found_by_id_prefix_and_name(api: PrefectApi, pool: str) -> None:
+    provisioning.create_queue(api, pool=pool, team=Team(name="default", nominal_devices=0))
+    run = scheduled_run(api, pool, "bronze-otter")
+    for text in (run, run[:8], "bronze-otter"):
+        assert find_run(api, text, pool=pool)["id"] == run
+
+
+def test_a_name_that_two_runs_have_is_answered_with_both(api: PrefectApi, pool: str) -> None:
+    first, second = scheduled_run(api, pool, "twin"), scheduled_run(api, pool, "twin")
+    with pytest.raises(DsecError) as raised:
+        find_run(api, "twin", pool=pool)
+    assert first[:8] in str(raised.value)
+    assert second[:8] in str(raised.value)
+
+
+def test_cancelling_a_waiting_run_makes_it_cancelled(api: PrefectApi, pool: str, tmp_path: Path) -> None:
+    run = scheduled_run(api, pool, "unwanted")
+    words = ("--why", "a typo", "--pool", pool)
+    done = dsec("cancel", "unwanted", *words, home=tmp_path, PREFECT_API_URL=api.url)
+    assert done.returncode == 0, done.stderr
+    state = api.get(f"flow_runs/{run}")["state"]
+    assert state["type"] == "CANCELLED"
+
+
+def test_cancelling_a_run_that_ended_says_why_not(api: PrefectApi, pool: str, tmp_path: Path) -> None:
+    run = scheduled_run(api, pool, "done")
+    body = {"state": {"type": "COMPLETED"}, "force": True}
+    api.write("POST", f"flow_runs/{run}/set_state", body, at="test")
+    done = dsec("cancel", "done", "--pool", pool, home=tmp_path, PREFECT_API_URL=api.url)
+    assert done.returncode == 1
+    assert "cannot be cancelled" in one_line(done)
+
+
+def test_explain_tells_a_run_that_no_worker_has_seen(api: PrefectApi, pool: str, tmp_path: Path) -> None:
+    scheduled_run(api, pool, "lonely")
+    done = dsec("explain", "lonely", "--json", "--pool", pool, home=tmp_path, PREFECT_API_URL=api.url)
+    told = json.loads(done.stdout)
+    assert told["gang"] is None
+    assert told["states"][0]["name"] == "Scheduled"
+
+
+def test_logs_prints_what_the_run_said(api: PrefectApi, pool: str, tmp_path: Path) -> None:
+    run = scheduled_run(api, pool, "talker")
+    line = {"name": "prefect.flow_runs", "level": 20, "message": "epoch 1", "flow_run_id": run}
+    lines = [
+        {**line, "message": f"epoch {n}", "timestamp": f"2026-01-01T00:{n // 60:02}:{n % 60:02}Z"} for n in range(250)
+    ]
+    api._client.post("logs/", json=lines).raise_for_status()
+    done = dsec("logs", "talker", "--pool", pool, home=tmp_path, PREFECT_API_URL=api.url)
+    assert [row.split()[-1] for row in done.stdout.splitlines()] == [str(n) for n in range(250)]
