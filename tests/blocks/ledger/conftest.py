@@ -1,0 +1,48 @@
+"""A ledger on each database, and the few gangs and placements that the tests speak of."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from dsec_blocks.ledger import Fence, Ledger
+from tests.fixtures.clock import ManualClock
+
+POOL = "pool"
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
+def ledger_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "postgres":
+        return str(request.getfixturevalue("postgres_url"))
+    return f"sqlite:///{tmp_path}/ledger.db"
+
+
+@pytest.fixture
+def ledger(ledger_url: str, clock: ManualClock) -> Iterator[Ledger]:
+    ledger = Ledger.open(ledger_url, clock=clock)
+    yield ledger
+    ledger.close()
+
+
+@pytest.fixture
+def fence(ledger: Ledger) -> Fence:
+    fence = ledger.take_lease(POOL, "leader", seen=None)
+    assert fence is not None
+    return fence
+
+
+@pytest.fixture
+def statements(ledger: Ledger) -> Callable[[str], None]:
+    """Runs raw SQL, to plant what no method of the ledger would do."""
+
+    def run(sql: str) -> None:
+        with ledger.transaction(at="test.plant") as connection:
+            connection.exec_driver_sql(sql)
+
+    return run

@@ -1,0 +1,123 @@
+"""Teams, nodes, shadows, decisions and wishes are kept as they were written."""
+
+from dataclasses import replace
+
+import pytest
+
+from dsec_blocks.ledger import Decision, Fence, Ledger
+from dsec_blocks.model.devices import Device, Health, Node
+from dsec_blocks.model.errors import LedgerError, UnknownTeam
+from dsec_blocks.model.teams import Team
+from tests.blocks.ledger.gangs import POOL
+from tests.fixtures.clock import ManualClock
+
+DEVICE = Device(uuid="GPU-1", node="n1", index=0, model="H100", memory_bytes=80 << 30, nvlink_domain="d", numa_node=1)
+NODES = (
+    Node(
+        name="n1", devices=(DEVICE, replace(DEVICE, uuid="GPU-2", index=1, health=Health.FROZEN)), topology=("z", "r")
+    ),
+    Node(name="n2", labels={"zone": "a"}, schedulable=False),
+)
+
+
+def test_a_pool_always_has_the_default_team(ledger: Ledger) -> None:
+    assert ledger.teams(POOL) == {"default": Team(name="default", nominal_devices=0)}
+
+
+def test_teams_are_added_replaced_and_removed(ledger: Ledger) -> None:
+    ml = Team(name="ml", nominal_devices=8, borrow_devices=4, weight=2.0, highest_priority=50)
+    ledger.put_team(POOL, replace(ml, weight=1.0))
+    ledger.put_team(POOL, ml)
+    ledger.put_team("other", Team(name="web", nominal_devices=1))
+    assert set(ledger.teams(POOL)) == {"default", "ml"}
+    assert ledger.teams(POOL)["ml"] == ml
+
+    ledger.put_team(POOL, Team(name="default", nominal_devices=3))
+    assert ledger.teams(POOL)["default"].nominal_devices == 3
+
+    ledger.remove_team(POOL, "ml")
+    assert set(ledger.teams(POOL)) == {"default"}
+
+
+def test_removing_an_unknown_team_names_the_teams_there_are(ledger: Ledger) -> None:
+    ledger.put_team(POOL, Team(name="ml", nominal_devices=8))
+
+    with pytest.raises(UnknownTeam, match="team 'mll' is not in pool pool; its teams are default, ml"):
+        ledger.remove_team(POOL, "mll")
+
+
+@pytest.mark.parametrize(
+    ("team", "message"),
+    [
+        (Team(name=" ", nominal_devices=1), "a team needs a name"),
+        (Team(name="t", nominal_devices=-1), "nominal_devices is -1"),
+        (Team(name="t", nominal_devices=1, borrow_devices=-2), "borrow_devices is -2"),
+        (Team(name="t", nominal_devices=1, weight=0.0), "weight is 0.0"),
+        (Team(name="t", nominal_devices=1, weight=float("nan")), "weight is nan"),
+        (Team(name="t", nominal_devices=1, highest_priority=-5), "highest_priority is -5"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_team_that_means_nothing_is_refused(ledger: Ledger, team: Team, message: str) -> None:
+    with pytest.raises(LedgerError, match=message):
+        ledger.put_team(POOL, team)
+
+
+def test_nodes_are_replaced_as_a_whole(ledger: Ledger, fence: Fence) -> None:
+    ledger.put_nodes(fence, NODES)
+    assert ledger.nodes(POOL) == NODES
+
+    ledger.put_nodes(fence._replace(token=99), NODES)  # no news: not even the fence is looked at
+    ledger.put_nodes(fence, NODES[:1])
+    assert ledger.nodes(POOL) == NODES[:1]
+    assert ledger.nodes("other") == ()
+    ledger.put_nodes(fence, ())
+    assert ledger.nodes(POOL) == ()
+
+
+def test_shadows_are_replaced_as_a_whole(ledger: Ledger, fence: Fence) -> None:
+    rows = [{"resource_pool": "H100", "run_id": "a", "start": 5.0}, {"resource_pool": "A100", "run_id": "b"}]
+    ledger.put_shadows(fence, rows)
+    assert ledger.shadows(POOL) == [rows[1], rows[0]]
+
+    ledger.put_shadows(fence, [{**rows[0], "start": 6.0}])
+    assert ledger.shadows(POOL) == [{**rows[0], "start": 6.0}]
+    ledger.put_shadows(fence, [])
+    assert ledger.shadows(POOL) == []
+
+
+def test_decisions_are_read_oldest_first_and_cannot_be_changed(ledger: Ledger, fence: Fence) -> None:
+    log = [
+        Decision(at=n, pool=POOL, run_id=f"r{n % 2}", stage="plan", outcome="hold", why=f"{n}", detail={"n": n})
+        for n in range(5)
+    ]
+    ledger.decide(fence, log[:2])
+    ledger.decide(fence, [])
+    ledger.decide(fence, log[2:])
+
+    assert ledger.decisions(POOL) == log
+    assert ledger.decisions(POOL, limit=2) == log[3:]
+    assert ledger.decisions(POOL, run_id="r1") == [log[1], log[3]]
+    assert ledger.decisions("other") == []
+    assert not [name for name in dir(ledger) if "decision" in name and name not in ("decisions",)]
+
+
+def test_a_wish_stays_open_until_the_leader_answers_it(ledger: Ledger, fence: Fence, clock: ManualClock) -> None:
+    first = ledger.wish(POOL, "evict", "a", {"grace": 5}, by="ann", why="maintenance")
+    second = ledger.wish(POOL, "drain", None, {"node": "n1"}, by="ops", why="fan")
+    wish = ledger.wishes(POOL)[0]
+    assert (wish.id, wish.kind, wish.run_id, wish.args) == (first, "evict", "a", {"grace": 5})
+    assert (wish.by, wish.why, wish.at) == ("ann", "maintenance", clock.now())
+    assert ledger.wish_outcome(first) is None
+
+    ledger.fulfil(fence, first, "evicted")
+    ledger.fulfil(fence, first, "a second answer")
+
+    assert [wish.id for wish in ledger.wishes(POOL)] == [second]
+    assert ledger.wish_outcome(first) == "evicted"
+    assert ledger.wishes("other") == []
+
+
+def test_an_unknown_kind_of_wish_is_refused(ledger: Ledger) -> None:
+    with pytest.raises(LedgerError, match="a wish is one of evict, cancel, prioritize, drain"):
+        ledger.wish(POOL, "explode", "a", {}, by="me", why="")
