@@ -1,0 +1,44 @@
+"""Flows as users write them: nothing of DSec is imported except where a test is about it."""
+
+import os
+import time
+from pathlib import Path
+
+from prefect import flow, get_run_logger
+
+
+def note(where: str, text: str) -> None:
+    """Append one line, so that a test sees what was executed, and how often."""
+    with Path(where).open("a") as file:
+        file.write(f"{text}\n")
+
+
+@flow
+def hello(where: str = "") -> str:
+    get_run_logger().info("hello from attempt %s", os.environ.get("DSEC_ATTEMPT"))
+    if where:
+        note(where, f"hello {os.environ.get('DSEC_RUN_ID')} {os.environ.get('DSEC_ATTEMPT')}")
+    return "hello"
+
+
+@flow
+def sleeper(where: str = "", seconds: float = 60.0) -> None:
+    note(where, f"begin {os.environ.get('DSEC_ATTEMPT')} {os.getpid()}")
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        time.sleep(0.05)
+    note(where, f"end {os.environ.get('DSEC_ATTEMPT')}")
+
+
+@flow
+def failing(where: str = "") -> None:
+    note(where, "tried")
+    raise ValueError("this flow always fails")
+
+
+@flow
+def dying(where: str = "", deaths: int = 1) -> None:
+    """Its process is killed, as by the kernel when memory runs out, the first `deaths` times."""
+    note(where, "begin")
+    if len(Path(where).read_text().split()) <= deaths:
+        os.kill(os.getpid(), 9)

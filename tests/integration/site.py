@@ -1,0 +1,201 @@
+"""A site under test: a pool on a real Prefect server, a ledger, declared GPUs, and workers as real processes."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import httpx
+
+from dsec_blocks.gateways.clock import SystemClock
+from dsec_blocks.ledger import Ledger
+from dsec_blocks.model.gangs import Gang, GangState
+from dsec_blocks.model.teams import Team
+from dsec_workers.form import default_template
+from tests.fixtures.prefect import PrefectServer
+
+FLOWS = Path(__file__).parent
+TERMINAL = {"COMPLETED", "FAILED", "CRASHED", "CANCELLED"}
+
+
+@dataclass
+class Site:
+    """What a test does to a pool, and what it sees of it."""
+
+    server: PrefectServer
+    home: Path
+    nodes: int = 2
+    gpus: int = 4
+    ledger_url: str = ""
+    environment: dict[str, str] = field(default_factory=dict)
+    api_url: str = ""
+    pool: str = field(default_factory=lambda: f"pool-{uuid4().hex[:8]}")
+    workers: list["subprocess.Popen[bytes]"] = field(default_factory=list)
+    _deployments: dict[tuple[str, str], str] = field(default_factory=dict)
+    _ledger: Ledger | None = None
+
+    def __post_init__(self) -> None:
+        self.api_url = self.api_url or self.server.api_url
+        self.ledger_url = self.ledger_url or f"sqlite:///{self.home / 'ledger.db'}"
+        self.http = httpx.Client(base_url=self.server.api_url, timeout=30)
+        body = {"name": self.pool, "type": "dsec-gang", "base_job_template": default_template()}
+        self.http.post("work_pools/", json=body).raise_for_status()
+
+    @property
+    def ledger(self) -> Ledger:
+        if self._ledger is None:
+            self._ledger = Ledger.open(self.ledger_url, clock=SystemClock())
+        return self._ledger
+
+    def team(self, name: str, **fields: Any) -> None:
+        self.http.post(f"work_pools/{self.pool}/queues", json={"name": name}).raise_for_status()
+        self.ledger.put_team(self.pool, Team(name=name, **{"nominal_devices": 0, **fields}))
+
+    def start_worker(self, **environment: str) -> "subprocess.Popen[bytes]":
+        settings = {
+            "DSEC_HOME": str(self.home),
+            "DSEC_LEDGER_URL": self.ledger_url,
+            "DSEC_NODES": str(self.nodes),
+            "DSEC_GPUS_PER_NODE": str(self.gpus),
+            "DSEC_LEASE_TTL": "3",
+            "DSEC_SWEEP": "3",
+            "PREFECT_API_URL": self.api_url,
+            "PREFECT_WORKER_HEARTBEAT_SECONDS": "5",
+        }
+        kept = {k: v for k, v in os.environ.items() if not k.startswith("DSEC_")}
+        log = (self.home / f"worker-{len(self.workers)}.log").open("wb")
+        process = subprocess.Popen(
+            [sys.executable, "-m", "prefect", "worker", "start", "-p", self.pool, "--type", "dsec-gang"],
+            env={**kept, **self.server.environment, **settings, **self.environment, **environment},
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+        log.close()
+        self.workers.append(process)
+        return process
+
+    def worker_log(self, number: int = -1) -> str:
+        number = number % len(self.workers)
+        return (self.home / f"worker-{number}.log").read_text(errors="replace")
+
+    def deployment(self, flow: str, **variables: Any) -> str:
+        """The deployment of a flow of `flows_under_test`, made as `prefect deploy` makes it."""
+        key = (flow, repr(sorted(variables.items())))
+        if key not in self._deployments:
+            flow_id = self.http.post("flows/", json={"name": flow}).raise_for_status().json()["id"]
+            body = {
+                "name": f"{self.pool}-{len(self._deployments)}",
+                "flow_id": flow_id,
+                "work_pool_name": self.pool,
+                "entrypoint": f"flows_under_test.py:{flow}",
+                "path": str(FLOWS),
+                "pull_steps": [{"prefect.deployments.steps.set_working_directory": {"directory": str(FLOWS)}}],
+                "job_variables": variables,
+                "enforce_parameter_schema": False,
+            }
+            self._deployments[key] = self.http.post("deployments/", json=body).raise_for_status().json()["id"]
+        return self._deployments[key]
+
+    def submit(
+        self,
+        flow: str,
+        *,
+        parameters: dict[str, Any] | None = None,
+        queue: str | None = None,
+        policy: dict[str, Any] | None = None,
+        overrides: dict[str, Any] | None = None,
+        **variables: Any,
+    ) -> str:
+        """A run of the flow, as a click on Run makes it."""
+        body: dict[str, Any] = {"parameters": parameters or {}, "state": {"type": "SCHEDULED", "name": "Scheduled"}}
+        if queue is not None:
+            body["work_queue_name"] = queue
+        if policy is not None:
+            body["empirical_policy"] = policy
+        if overrides is not None:
+            body["job_variables"] = overrides
+        deployment = self.deployment(flow, **variables)
+        answer = self.http.post(f"deployments/{deployment}/create_flow_run", json=body)
+        assert answer.status_code < 300, answer.text
+        return str(answer.json()["id"])
+
+    def run(self, run_id: str) -> dict[str, Any]:
+        answer: dict[str, Any] = self.http.get(f"flow_runs/{run_id}").raise_for_status().json()
+        return answer
+
+    def state(self, run_id: str) -> tuple[str, str, str]:
+        state = self.run(run_id)["state"]
+        return state["type"], state["name"], state["message"] or ""
+
+    def history(self, run_id: str) -> list[str]:
+        states = self.http.get("flow_run_states/", params={"flow_run_id": run_id}).raise_for_status().json()
+        return [state["name"] for state in states]
+
+    def set_state(self, run_id: str, kind: str, name: str | None = None, *, force: bool = False) -> dict[str, Any]:
+        body = {"state": {"type": kind, "name": name or kind.capitalize()}, "force": force}
+        answer: dict[str, Any] = self.http.post(f"flow_runs/{run_id}/set_state", json=body).raise_for_status().json()
+        return answer
+
+    def gang(self, run_id: str) -> Gang | None:
+        return self.ledger.gang(run_id)
+
+    def wait(self, what: str, condition: Callable[[], Any], seconds: float = 40.0) -> Any:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            found = condition()
+            if found:
+                return found
+            time.sleep(0.1)
+        logs = "\n".join(self.worker_log(i)[-3000:] for i in range(len(self.workers)))
+        raise AssertionError(f"not within {seconds} s: {what}\n{logs}")
+
+    def wait_state(self, run_id: str, *wanted: str, seconds: float = 40.0) -> tuple[str, str, str]:
+        """Until the run's state has one of the types or names."""
+        found: tuple[str, str, str] = self.wait(
+            f"run {run_id} to be {' or '.join(wanted)}, it is {self.state(run_id)}",
+            lambda: (s := self.state(run_id)) and (s if s[0] in wanted or s[1] in wanted else None),
+            seconds,
+        )
+        return found
+
+    def wait_gang(self, run_id: str, *wanted: GangState, seconds: float = 40.0) -> Gang:
+        gang: Gang = self.wait(
+            f"gang {run_id} to be {' or '.join(wanted)}",
+            lambda: g if (g := self.gang(run_id)) is not None and g.state in wanted else None,
+            seconds,
+        )
+        return gang
+
+    def stop_worker(self, process: "subprocess.Popen[bytes]", number: int = signal.SIGTERM) -> float:
+        """Signal the worker; how long it took to exit."""
+        began = time.monotonic()
+        process.send_signal(number)
+        process.wait(timeout=60)
+        return time.monotonic() - began
+
+    def close(self) -> None:
+        for process in self.workers:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+        self._shutdown_cluster()
+        if self._ledger is not None:
+            self._ledger.close()
+        self.http.close()
+
+    def _shutdown_cluster(self) -> None:
+        import asyncio
+
+        from dsec_workers.clusters.local import LocalCluster
+
+        async def stop() -> None:
+            cluster = LocalCluster(home=self.home, nodes=(), clock=SystemClock())
+            await cluster.shutdown(grace_seconds=0.5)
+
+        asyncio.run(stop())

@@ -1,0 +1,233 @@
+"""The Prefect worker type `dsec-gang`.
+
+From `BaseWorker` come registration, heartbeat, the work pool's template and `prefect worker start -p POOL`. The poll
+loop, the claim and the launch are ours (`dsec_workers.lifecycle`): the stock loop ends the worker, and with it every
+run, when the API fails a few times, and it starts whatever it finds.
+"""
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import anyio
+import anyio.abc
+import anyio.to_thread
+import httpx
+from prefect.client.schemas.objects import FlowRun
+from prefect.client.schemas.responses import DeploymentResponse
+from prefect.exceptions import InfrastructureNotFound
+from prefect.types._datetime import now as prefect_now
+from prefect.workers.base import BaseWorker, BaseWorkerResult
+
+from dsec_blocks.gateways.clock import SystemClock
+from dsec_blocks.ledger import Ledger
+from dsec_blocks.model.gangs import HOLDING_STATES
+from dsec_blocks.model.names import WORKER_TYPE
+from dsec_workers.clusters.local import LocalCluster
+from dsec_workers.clusters.protocol import GangKey
+from dsec_workers.form import GangJobConfiguration, GangVariables, default_template
+from dsec_workers.lifecycle.claims import attempt_of
+from dsec_workers.lifecycle.intake import Intake
+from dsec_workers.lifecycle.leading import Leading
+from dsec_workers.lifecycle.planning import Planner
+from dsec_workers.lifecycle.term import LaunchSettings, Term
+from dsec_workers.prefect_api import PrefectApi, Run
+from dsec_workers.prefect_api.gateway import no_client_retries
+from dsec_workers.machine import nodes_of
+from dsec_workers.scheduling.policy import Policy
+from dsec_workers.settings import WorkerSettings
+
+MEMBER_CLIENT_RETRIES = "9"
+"""Of a member's Prefect client, with doubling pauses: about 17 minutes, so that an outage of 15 loses no state."""
+SYNC_RETRY_SECONDS = 5.0
+
+
+class GangWorkerResult(BaseWorkerResult):
+    """Required by `BaseWorker`; nothing here returns one, since the ledger says how a gang ended."""
+
+
+class GangWorker(BaseWorker[GangJobConfiguration, GangVariables, GangWorkerResult]):
+    """Starts gangs of flow runs on a pool of GPUs: all members of a run or none, the urgent before the patient."""
+
+    type = WORKER_TYPE
+    job_configuration = GangJobConfiguration
+    job_configuration_variables = GangVariables
+
+    _display_name = "DSec gang"
+    _description = (
+        "Run flows on a shared pool of GPUs. A run waits until all the GPUs it asks for are free at once, gives way "
+        "to more urgent runs by checkpointing, and resumes by itself."
+    )
+    _documentation_url = "https://github.com/dsec/dsec"
+    _logo_url = "https://raw.githubusercontent.com/PrefectHQ/prefect/main/docs/logos/kubernetes.svg"
+
+    leading: Leading | None = None
+    _cluster: LocalCluster | None = None
+
+    @classmethod
+    def get_default_base_job_template(cls) -> dict[str, Any]:
+        """The form, with a note of what was shipped so that a later upgrade can keep the user's edits."""
+        return default_template()
+
+    async def start(
+        self, run_once: bool = False, with_healthcheck: bool = False, printer: Callable[..., None] = print
+    ) -> None:
+        """Serve the pool until SIGTERM or SIGINT; gangs run on after that, unless `DSEC_DRAIN=evict`."""
+        settings = WorkerSettings.from_environment()
+        settings.home.mkdir(parents=True, exist_ok=True)
+        ledger = await anyio.to_thread.run_sync(lambda: Ledger.open(settings.ledger_url, clock=SystemClock()))
+        drain = anyio.Event()
+        try:
+            with no_client_retries(), _on_signals(drain.set):
+                self._cluster = await _open_cluster(settings)
+                try:
+                    async with self:
+                        await self._serve(settings, ledger, drain, run_once=run_once, printer=printer)
+                finally:
+                    await self._cluster.close()
+        finally:
+            ledger.close()
+        printer(f"Worker {self.name!r} stopped!")
+
+    async def run(
+        self,
+        flow_run: FlowRun,
+        configuration: GangJobConfiguration,
+        task_status: anyio.abc.TaskStatus[int] | None = None,
+    ) -> GangWorkerResult:
+        """Refused: a run reaches its GPUs only through the queue."""
+        raise NotImplementedError(
+            f"flow run {flow_run.id}: a {WORKER_TYPE} pool starts runs through its queue; deploy the flow and run the "
+            "deployment"
+        )
+
+    async def kill_infrastructure(
+        self, infrastructure_pid: str, configuration: GangJobConfiguration, grace_seconds: int = 30
+    ) -> None:
+        """Stop the gang that `infrastructure_pid` names. Called by the server after a cancellation timed out."""
+        named = attempt_of(infrastructure_pid)
+        leading = self.leading
+        if named is None or leading is None:
+            raise InfrastructureNotFound(f"{infrastructure_pid} is not a gang of pool {self._work_pool_name}")
+        _, run_id, attempt = named
+        gang = await anyio.to_thread.run_sync(leading.ledger.gang, run_id)
+        if gang is None or gang.attempt != attempt or gang.state not in HOLDING_STATES:
+            raise InfrastructureNotFound(f"attempt {attempt} of run {run_id} is over")
+        await leading.cluster.stop(GangKey(run_id, attempt), float(grace_seconds))
+
+    async def launch_settings(self, intake: Intake, term: Term, run: Run) -> LaunchSettings:
+        """How the run's process is to be started: its job variables, and what Prefect wants in its environment."""
+        configuration = await intake.configuration(term, run)
+        own = dict(configuration.env)
+        deployment = await intake.deployment_raw(term, run)
+        configuration.prepare_for_flow_run(
+            FlowRun.model_validate(run.raw),
+            deployment=DeploymentResponse.model_validate(deployment) if deployment else None,
+            work_pool=self._work_pool,
+            worker_name=self.name,
+            worker_id=self.backend_id,
+        )
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(_NOT_INHERITED)}
+        retries = own.get(_RETRIES) or os.environ.get(_RETRIES) or MEMBER_CLIENT_RETRIES
+        env = {**inherited, **{k: v for k, v in configuration.env.items() if v is not None}, _RETRIES: retries}
+        return LaunchSettings(
+            env=env,
+            name=configuration.name or run.name,
+            command=configuration.own_command,
+            working_dir=configuration.working_dir,
+        )
+
+    async def _serve(
+        self,
+        settings: WorkerSettings,
+        ledger: Ledger,
+        drain: anyio.Event,
+        *,
+        run_once: bool,
+        printer: Callable[..., None],
+    ) -> None:
+        assert self._cluster is not None
+        self.leading = Leading(
+            pool=self._work_pool_name,
+            settings=settings,
+            clock=SystemClock(),
+            ledger=ledger,
+            api=PrefectApi(self.client),
+            client=self.client,
+            cluster=self._cluster,
+            plan=_planner(),
+            policy=Policy(),
+            launch_settings=self.launch_settings,
+            pool_id=lambda: str(self._work_pool.id) if self._work_pool is not None else None,
+            log=self._logger,
+            drain=drain,
+            polled=self._polled,
+        )
+        self._started_event = await self._emit_worker_started_event()
+        printer(f"Worker {self.name!r} started!")
+        if run_once:
+            await self.leading.once()
+            return
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._stay_in_touch)
+            await self.leading.serve()
+            group.cancel_scope.cancel()
+
+    async def _stay_in_touch(self) -> None:
+        """Heartbeat and work pool, for ever; what fails is tried again."""
+        while True:
+            pause = float(self.heartbeat_interval_seconds)
+            try:
+                await self._sync_and_initialize()
+            except (httpx.HTTPError, OSError) as error:
+                self._logger.debug("no heartbeat: %s", error)
+                pause = SYNC_RETRY_SECONDS
+            except Exception:
+                self._logger.exception("the heartbeat failed and will be tried again")
+                pause = SYNC_RETRY_SECONDS
+            await anyio.sleep(pause)
+
+    def _polled(self) -> None:
+        self._last_polled_time = prefect_now("UTC")
+
+
+_RETRIES = "PREFECT_CLIENT_MAX_RETRIES"
+_NOT_INHERITED = ("DSEC_", "PREFECT__")
+
+
+@contextmanager
+def _on_signals(act: Callable[[], None]) -> Iterator[None]:
+    """Call `act` on SIGTERM and SIGINT, instead of what Prefect's command line does with them."""
+    import asyncio
+
+    loop = asyncio.get_running_loop()
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    previous = {}
+    try:
+        for number in numbers:
+            previous[number] = signal.getsignal(number)
+            loop.add_signal_handler(number, act)
+    except (RuntimeError, ValueError, NotImplementedError):
+        # Not on the main thread: somebody else owns the signals.
+        previous = {}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            loop.remove_signal_handler(number)
+            if handler is not None:
+                signal.signal(number, handler)
+
+
+def _planner() -> Planner:
+    from dsec_workers.scheduling.cycle import plan
+
+    return plan
+
+
+async def _open_cluster(settings: WorkerSettings) -> LocalCluster:
+    cluster = LocalCluster(home=settings.home, nodes=nodes_of(settings), clock=SystemClock())
+    await cluster.prepare()
+    return cluster

@@ -1,0 +1,89 @@
+"""Cancellation at any moment of a run's life, and gangs whose run has moved on without them.
+
+Prefect's own worker cancels only before a start; here every Cancelling run of the pool is looked at each tick, and
+each is finished: what runs is stopped with its grace, what only waits is Cancelled at once.
+"""
+
+from dsec_blocks.model.gangs import Gang, GangState
+from dsec_workers.lifecycle import claims
+from dsec_workers.lifecycle.term import Term, key_of
+from dsec_workers.prefect_api import Run
+
+LINGER_SECONDS = 60.0
+"""A gang that lives this long after its run's final state is stopped (uploads are part of a gang's life)."""
+
+
+async def look(term: Term) -> None:
+    """Find the pool's Cancelling runs, and act on each."""
+    for run in await term.api.in_states(term.pool, ["CANCELLING"]):
+        start(term, run)
+
+
+async def look_at_holders(term: Term, gangs: list[Gang]) -> None:
+    """Find runs that ended while their gang holds devices: forced states emit no Cancelling."""
+    found = await term.api.runs([gang.run_id for gang in gangs])
+    for gang in gangs:
+        run = found.get(gang.run_id)
+        if run is None or run.state.terminal:
+            term.errands.start(gang.run_id, "cancel", observe, term, gang.run_id, run)
+
+
+def start(term: Term, run: Run) -> None:
+    """Act on `run` as soon as nothing else is being done about it."""
+    term.errands.start(run.id, "cancel", observe, term, run.id, run)
+
+
+async def heard(term: Term, run: Run) -> None:
+    """An event named a run that is not Scheduled: only ends and cancellations are news."""
+    if run.state.type == "CANCELLING" or run.state.terminal:
+        start(term, run)
+
+
+async def observe(term: Term, run_id: str, run: Run | None) -> None:
+    """Compare the run's state with its gang's, and do what follows."""
+    gang = await term.read(term.ledger.gang, run_id)
+    over = run is None or run.state.terminal
+    cancelling = run is not None and run.state.type == "CANCELLING"
+    if gang is None or gang.state is GangState.ENDED:
+        if cancelling:
+            await term.api.cancelled(run_id, "Cancelled; it had no processes.")
+        return
+    if not (over or cancelling):
+        return
+    if gang.state is GangState.WAITING:
+        if cancelling:
+            await term.api.cancelled(run_id, "Cancelled while waiting.")
+        await term.write(term.ledger.forget_waiting, [run_id])
+        term.forget(run_id)
+    elif gang.state is GangState.RESERVED or (gang.state is GangState.LAUNCHING and not gang.launch):
+        await claims.undo(term, gang, run, why="cancelled")
+        term.ring()
+    elif gang.state is not GangState.LEAVING and key_of(gang) not in term.stopping:
+        await _stop(term, gang, run)
+
+
+async def look_astray(term: Term, run_id: str) -> None:
+    """A gang waits here, but its run is not Scheduled: find out why, and mend it."""
+    run = await term.api.run(run_id)
+    gang = await term.read(term.ledger.gang, run_id)
+    if gang is None or gang.state is not GangState.WAITING or (run is not None and run.state.type == "SCHEDULED"):
+        return
+    if run is None or run.state.terminal or run.state.type == "CANCELLING":
+        await observe(term, run_id, run)
+    elif run.state.type == "PENDING":
+        await claims.give_back(term, gang, run, why="its claim was interrupted")
+    else:
+        # Running, or paused, without us: whoever started it owns it.
+        await term.write(term.ledger.forget_waiting, [run_id])
+        term.forget(run_id)
+
+
+async def _stop(term: Term, gang: Gang, run: Run | None) -> None:
+    natural = run is not None and run.state.type in ("COMPLETED", "FAILED", "CRASHED")
+    if natural and run is not None and term.clock.now() - run.state.timestamp < LINGER_SECONDS:
+        return
+    key = key_of(gang)
+    term.stopping.add(key)
+    term.stopped_for[key] = "cancelled"
+    await term.decide("cancel", "stopping", run_id=gang.run_id, why="deleted" if run is None else run.state.name)
+    await term.cluster.stop(key, gang.request.grace_seconds)

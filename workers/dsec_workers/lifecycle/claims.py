@@ -1,0 +1,170 @@
+"""From a reservation to a started gang: two Prefect requests, then the launch; what fails undoes all of it.
+
+Everything can be repeated: the ledger's state says how far a claim got, the run's own state says whether Pending is
+ours (its message carries our mark), and a launch of a key that exists adopts it.
+"""
+
+from dsec_blocks.model.errors import ClusterError
+from dsec_blocks.model.gangs import Gang, GangState
+from dsec_workers.clusters.protocol import LaunchOrder
+from dsec_workers.lifecycle.scheduled import write_scheduled
+from dsec_workers.lifecycle.term import Term, key_of, waiting_name
+from dsec_workers.prefect_api import Proposal, Run
+
+MARK = "Claimed by DSec"
+START_BACKOFF_SECONDS = 5.0
+LONGEST_START_BACKOFF_SECONDS = 300.0
+
+
+async def claim(term: Term, run_id: str, hold_start: bool) -> None:
+    """Carry a reserved (or claimed, but not yet launched) gang on until it is launched, or undo it whole."""
+    gang = await term.read(term.ledger.gang, run_id)
+    if gang is None or gang.state not in (GangState.RESERVED, GangState.LAUNCHING) or gang.launch:
+        return
+    run = term.runs.get(run_id)
+    if run is None or gang.attempt > 1 or gang.state is GangState.LAUNCHING:
+        run = await term.api.run(run_id)
+    if run is None:
+        await undo(term, gang, None, why="the run was deleted")
+        return
+    if gang.state is GangState.RESERVED:
+        pending = await _pending(term, gang, run)
+        if pending is None:
+            return
+        user_retries = gang.user_retries if gang.user_retries is not None else run.retries
+        await term.write(term.ledger.claimed, run_id, gang.attempt, user_retries=user_retries)
+    else:
+        user_retries = gang.user_retries
+        if not _is_ours(run):
+            await undo(term, gang, run, why=f"the run is {run.state.name}")
+            return
+    await term.api.claim_policy(
+        run_id, infrastructure_pid=pid_of(term.pool, gang), policy=policy(run, gang, user_retries)
+    )
+    await _launch(term, gang, run, hold_start)
+
+
+def policy(run: Run, gang: Gang, user_retries: int | None) -> dict[str, object]:
+    """The whole retry policy for this attempt: absolute, so that writing it twice counts nothing twice.
+
+    The server counts every start against the retries, so each start that was our doing is added. None stays None: the
+    engine then takes the flow's own. `retry_type` is cleared, or a run that once retried in its process would never
+    be polled again.
+    """
+    ours = gang.evictions + gang.infrastructure_restarts
+    retries = None if user_retries is None else user_retries + ours
+    return {**run.policy, "retries": retries, "retry_type": None}
+
+
+def pid_of(pool: str, gang: Gang) -> str:
+    """The infrastructure id of one attempt; `attempt_of` is the inverse."""
+    return f"dsec:{pool}:{gang.run_id}:{gang.attempt}"
+
+
+def attempt_of(infrastructure_pid: str) -> tuple[str, str, int] | None:
+    """Pool, run and attempt named by an infrastructure id of ours."""
+    parts = infrastructure_pid.split(":")
+    if len(parts) != 4 or parts[0] != "dsec" or not parts[3].isdigit():
+        return None
+    return parts[1], parts[2], int(parts[3])
+
+
+async def undo(term: Term, gang: Gang, run: Run | None, *, why: str, not_before: float | None = None) -> None:
+    """Give everything back: the devices first, then the notices that were given for it, then the run."""
+    if gang.state is not GangState.RESERVED:
+        # A launch whose answer was lost may have left processes.
+        await term.cluster.stop(key_of(gang), 0.0)
+    victims = await term.write(term.ledger.undo_admission, gang.run_id, gang.attempt, why=why, not_before=not_before)
+    await term.decide("claim", "undone", run_id=gang.run_id, why=why)
+    for victim in victims:
+        await withdraw(term, victim)
+    term.forget_attempt(key_of(gang))
+    if run is None:
+        await term.write(term.ledger.forget_waiting, [gang.run_id])
+        term.forget(gang.run_id)
+        return
+    await give_back(term, gang, await term.api.run(gang.run_id), why=why)
+
+
+async def give_back(term: Term, gang: Gang, run: Run | None, *, why: str) -> None:
+    """Make a run that is Pending by our claim Scheduled again; end the wait of one that is over."""
+    if run is not None and _is_ours(run):
+        proposal = Proposal(type="SCHEDULED", name=waiting_name(run), message=why, scheduled_time=gang.eligible_at)
+        await term.api.forget_infrastructure(run.id)
+        await write_scheduled(term.api, term.api.undo_claim, run.id, proposal, base=run.state)
+    elif run is None or run.state.type != "SCHEDULED":
+        term.astray.add(gang.run_id)
+
+
+async def withdraw(term: Term, victim_id: str) -> None:
+    """Take back a notice whose cause has gone, if the victim has not answered it."""
+    victim = await term.read(term.ledger.gang, victim_id)
+    if victim is None or victim.state is not GangState.EVICTING:
+        return
+    key = key_of(victim)
+    if key in term.notices and not await term.cluster.withdraw(key):
+        return
+    await term.write(term.ledger.withdraw_eviction, victim_id, victim.attempt)
+    term.notices.pop(key, None)
+    term.leaving_soon.discard(key)
+
+
+async def _pending(term: Term, gang: Gang, run: Run) -> Run | None:
+    if run.state.type not in ("SCHEDULED", "PENDING"):
+        await undo(term, gang, run, why=f"the run is {run.state.name}")
+        return None
+    assert gang.placement is not None
+    nodes = ", ".join(member.node for member in gang.placement.members)
+    mark = f"{MARK}: attempt {gang.attempt} on {nodes}"
+    transition = await term.api.claim_pending(gang.run_id, mark)
+    if transition.accepted:
+        return run
+    present = await term.api.run(gang.run_id)
+    if present is not None and _is_ours(present):
+        return present
+    later = None
+    if present is not None and present.state.type == "SCHEDULED":
+        # The server put it off (a deployment's concurrency limit); its time is the server's.
+        later = max(present.state.scheduled_time or 0.0, term.clock.now() + START_BACKOFF_SECONDS)
+        term.runs[present.id] = present
+    await undo(term, gang, present, why=transition.detail or "the claim was refused", not_before=later)
+    return None
+
+
+async def _launch(term: Term, gang: Gang, run: Run, hold_start: bool) -> None:
+    assert gang.placement is not None
+    present = await term.read(term.ledger.gang, gang.run_id)
+    if present is None or present.attempt != gang.attempt or present.state is not GangState.LAUNCHING:
+        return
+    settings = await term.launch_settings(run)
+    order = LaunchOrder(
+        key=key_of(gang),
+        name=settings.name,
+        request=gang.request,
+        placement=gang.placement,
+        env=settings.env,
+        command=settings.command,
+        working_dir=settings.working_dir,
+        hold_start=hold_start,
+        start_timeout_seconds=start_timeout(term, gang),
+    )
+    try:
+        launch = await term.cluster.launch(order)
+    except ClusterError as error:
+        backoff = min(LONGEST_START_BACKOFF_SECONDS, START_BACKOFF_SECONDS * 2 ** min(gang.attempt - 1, 6))
+        await undo(term, gang, run, why=f"start failed: {error}", not_before=term.clock.now() + backoff)
+        return
+    await term.write(term.ledger.launched, gang.run_id, gang.attempt, dict(launch))
+    await term.decide("launch", "launched", run_id=gang.run_id, detail={"attempt": gang.attempt, "held": hold_start})
+
+
+def start_timeout(term: Term, gang: Gang) -> float:
+    """How long the start barrier may stay shut: a preemptor waits for the longest grace among its victims."""
+    deadlines = [notice.deadline for notice in term.notices.values()]
+    return term.settings.reservation_seconds + max([0.0, *(d - term.clock.now() for d in deadlines)])
+
+
+def _is_ours(run: Run) -> bool:
+    if run.state.type != "PENDING":
+        return False
+    return run.state.message.startswith(MARK) or attempt_of(run.infrastructure_pid or "") is not None

@@ -1,0 +1,96 @@
+"""Work that must not hold up the loop: one piece per key at a time.
+
+A claim waits for the Prefect API, and the loop must go on noticing deaths and releases meanwhile. The key is the
+gang, so that its claim, eviction and ending never overlap. An errand that fails is simply forgotten: the ledger still
+says what is to be done, so a later tick starts it again, after a pause that grows.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import anyio
+import anyio.abc
+
+from dsec_blocks.model.clock import Clock
+from dsec_blocks.model.errors import Fenced, StaleAttempt
+from dsec_workers.prefect_api import ApiUnavailable
+
+FIRST_PAUSE_SECONDS = 0.5
+LONGEST_PAUSE_SECONDS = 10.0
+
+
+class Errands:
+    """Background pieces of work in a task group, by key."""
+
+    def __init__(
+        self,
+        group: anyio.abc.TaskGroup,
+        *,
+        clock: Clock,
+        log: logging.Logger | logging.LoggerAdapter[logging.Logger],
+        done: Callable[[], None],
+        fenced: Callable[[], None],
+        limit: int = 16,
+    ) -> None:
+        self._group = group
+        self._clock = clock
+        self._log = log
+        self._done = done
+        self._fenced = fenced
+        self._limiter = anyio.CapacityLimiter(limit)
+        self._running: dict[str, str] = {}
+        self._paused_until: dict[str, tuple[float, float]] = {}
+
+    def busy(self, key: str) -> bool:
+        """Whether a piece of work for `key` is running, or pausing after a failure."""
+        if key in self._running:
+            return True
+        until, _ = self._paused_until.get(key, (0.0, 0.0))
+        return self._clock.monotonic() < until
+
+    def running(self, prefix: str) -> int:
+        """How many pieces whose name begins with `prefix` are running."""
+        return sum(1 for name in self._running.values() if name.startswith(prefix))
+
+    def running_for(self, key: str, name: str) -> bool:
+        """Whether the piece of work called `name` is running for `key`."""
+        return self._running.get(key) == name
+
+    def start(self, key: str, name: str, work: Callable[..., Awaitable[Any]], *args: Any) -> bool:
+        """Start `work(*args)` unless the key is busy."""
+        if self.busy(key):
+            return False
+        self._running[key] = name
+        self._group.start_soon(self._run, key, name, work, args)
+        return True
+
+    async def settle(self) -> None:
+        """Wait until nothing runs."""
+        while self._running:
+            await anyio.sleep(0.01)
+
+    async def _run(self, key: str, name: str, work: Callable[..., Awaitable[Any]], args: tuple[Any, ...]) -> None:
+        try:
+            async with self._limiter:
+                await work(*args)
+        except Fenced:
+            self._fenced()
+        except StaleAttempt as error:
+            self._log.info("%s of %s is out of date: %s", name, key, error)
+        except ApiUnavailable as error:
+            self._log.warning("%s of %s waits for the Prefect API: %s", name, key, error)
+            self._pause(key)
+        except Exception:
+            self._log.exception("%s of %s failed; it will be tried again", name, key)
+            self._pause(key)
+        else:
+            self._paused_until.pop(key, None)
+        finally:
+            self._running.pop(key, None)
+            self._done()
+
+    def _pause(self, key: str) -> None:
+        _, last = self._paused_until.get(key, (0.0, 0.0))
+        pause = min(LONGEST_PAUSE_SECONDS, max(FIRST_PAUSE_SECONDS, last * 2))
+        self._paused_until[key] = (self._clock.monotonic() + pause, pause)

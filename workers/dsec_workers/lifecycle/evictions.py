@@ -1,0 +1,62 @@
+"""Telling victims to leave, and starting the preemptor at the right moment.
+
+The ledger says who is evicting and who is promised whose devices; this module only compares and acts, so a successor
+of a dead worker goes on where it was. A preemptor is launched with its start barrier shut as soon as every victim is
+on its way out: its processes are ready when the devices are.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+
+from dsec_blocks.ledger import Holding
+from dsec_blocks.model.gangs import Gang, GangState
+from dsec_blocks.model.notices import Notice, NoticeKind
+from dsec_workers.clusters.protocol import GangKey
+from dsec_workers.lifecycle.term import Term, key_of
+
+HEAD_START_SECONDS = 2.0
+"""A preemptor is prepared this long before its victims' deadline, whether they have answered or not."""
+
+
+def blockers_of(run_id: str, holdings: Sequence[Holding]) -> set[str]:
+    """The gangs that still hold devices that are promised to `run_id`."""
+    promised = {holding.device for holding in holdings if holding.run_id == run_id and holding.turn > 0}
+    return {h.run_id for h in holdings if h.turn == 0 and h.device in promised}
+
+
+def on_their_way(
+    blockers: Collection[str],
+    gangs: Mapping[str, Gang],
+    *,
+    answered: Collection[GangKey],
+    deadlines: Mapping[GangKey, float],
+    now: float,
+) -> bool:
+    """Whether every blocker has answered its notice, or will be stopped soon anyway."""
+    for run_id in blockers:
+        gang = gangs.get(run_id)
+        if gang is None or gang.state is GangState.LEAVING:
+            continue
+        key = key_of(gang)
+        deadline = deadlines.get(key)
+        if key not in answered and (deadline is None or deadline - now > HEAD_START_SECONDS):
+            return False
+    return True
+
+
+async def notify(term: Term, gang: Gang, reason: str, kind: NoticeKind = NoticeKind.EVICT) -> None:
+    """Tell the gang to leave within its grace. A gang that was never launched leaves at once."""
+    key = key_of(gang)
+    if key in term.notices:
+        return
+    if gang.launched_at is None and not gang.launch:
+        await term.cluster.stop(key, 0.0)  # a launch whose answer was lost may have left processes
+        outcome = {"kind": "evicted", "at": term.clock.now(), "reason": reason, "flow_exit": None}
+        await term.write(term.ledger.leave, gang.run_id, gang.attempt, outcome)
+        return
+    now = term.clock.now()
+    notice = Notice(kind=kind, reason=reason, deadline=now + gang.request.grace_seconds, attempt=gang.attempt)
+    await term.cluster.notify(key, notice)
+    term.notices[key] = notice
+    term.noticed_at[key] = now
+    term.carry_wake.at(notice.deadline - HEAD_START_SECONDS)
+    await term.decide("evict", "noticed", run_id=gang.run_id, why=reason, detail={"deadline": notice.deadline})

@@ -1,0 +1,270 @@
+"""How a Scheduled flow run becomes a waiting gang.
+
+A fast poll reads only the runs that became due since the last one; a slower sweep pages through everything, team by
+team, because one answer holds 200 runs and a backdated run or a lost answer must be found too. Absence from an answer
+means nothing: only the run itself says that it is gone.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+import httpx
+
+from dsec_blocks.model.errors import InvalidRequest
+from dsec_blocks.model.gangs import Gang, GangState
+from dsec_blocks.model.reasons import Reason, ReasonCode
+from dsec_blocks.model.requests import MAX_DEVICES_PER_NODE, MAX_NODES, GangRequest, parse_request
+from dsec_blocks.model.teams import Team
+from dsec_workers.form import GangJobConfiguration, default_template
+from dsec_workers.lifecycle.term import Term
+from dsec_workers.prefect_api import ApiUnavailable, Deployment, Run
+from dsec_workers.prefect_api.gateway import PAGE
+
+LOOKAHEAD_SECONDS = 30.0
+OVERLAP_SECONDS = 30.0
+POOL_SECONDS = 3.0
+"""How long the pool's pause, template and queues may be out of date."""
+INERT = GangRequest(nodes=MAX_NODES, devices_per_node=MAX_DEVICES_PER_NODE, preemptible=False)
+"""Stored for an invalid request: should anybody plan it, it fits nowhere."""
+
+
+@dataclass(kw_only=True)
+class Intake:
+    """What the intake remembers between polls."""
+
+    observe: Callable[[Term, Run], Awaitable[None]]
+    """Told of runs of this pool that are not Scheduled (any more)."""
+    client: Any
+    """Prefect's own client, for the block and variable references in job variables."""
+    polled_at: float | None = None
+    swept_at: float | None = None
+    pool_read_at: float = float("-inf")
+    pool_paused: bool = False
+    template: Mapping[str, Any] = field(default_factory=dict)
+    paused_queues: frozenset[str] = frozenset()
+    queues: tuple[str, ...] = ()
+    deployments: dict[str, Deployment] = field(default_factory=dict)
+    parents: dict[str, str | None] = field(default_factory=dict)
+    entered: set[str] = field(default_factory=set)
+    """Runs that the ledger knows as waiting (or further), as far as this worker has seen."""
+    said: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+    mentioned: set[str] = field(default_factory=set)
+    """Runs that an event named."""
+
+    async def poll(self, term: Term) -> None:
+        """Read what became due and enter it; page through everything when a sweep is due."""
+        now = term.clock.now()
+        await self._read_pool(term)
+        if self.swept_at is None or now - self.swept_at >= term.settings.sweep_seconds:
+            await self._sweep(term, now)
+            self.swept_at = now
+        else:
+            after = None if self.polled_at is None else self.polled_at - OVERLAP_SECONDS
+            found: list[Run] = []
+            while True:
+                page = await term.api.scheduled(
+                    term.pool, before=now + LOOKAHEAD_SECONDS, after=after, offset=len(found)
+                )
+                found += page
+                if len(page) < PAGE:
+                    break
+            await self.enter(term, found)
+        self.polled_at = now
+        await self.reread(term)
+
+    async def reread(self, term: Term) -> None:
+        """Read the runs that events named, by id."""
+        mentioned = sorted(self.mentioned)
+        self.mentioned.clear()
+        if mentioned:
+            found = [run for run in (await term.api.runs(mentioned)).values() if self._ours(term, run)]
+            await self.enter(term, [run for run in found if run.state.type == "SCHEDULED"])
+            for run in found:
+                if run.state.type != "SCHEDULED":
+                    await self.observe(term, run)
+
+    async def configuration(self, term: Term, run: Run) -> GangJobConfiguration:
+        """The run's job variables, merged: pool ← deployment ← run, references resolved."""
+        deployment = await self._deployment(term, run)
+        values: dict[str, Any] = dict(deployment.job_variables) if deployment else {}
+        own = dict(run.job_variables)
+        if isinstance(values.get("env"), Mapping) and isinstance(own.get("env"), Mapping):
+            own["env"] = {**values["env"], **own["env"]}
+        values |= own
+        try:
+            configuration: GangJobConfiguration = await GangJobConfiguration.from_template_and_values(
+                base_job_template=dict(self.template) or default_template(), values=values, client=self.client
+            )
+        except (httpx.TransportError, httpx.HTTPStatusError) as error:
+            raise ApiUnavailable(f"job variables of {run.name}: {error}") from error
+        return configuration
+
+    async def deployment_raw(self, term: Term, run: Run) -> Mapping[str, Any] | None:
+        """The run's deployment as the API describes it."""
+        deployment = await self._deployment(term, run)
+        return deployment.raw if deployment else None
+
+    async def enter(self, term: Term, found: Iterable[Run]) -> None:
+        """Put due runs into the ledger as waiting gangs; set a timer for those that are not due yet."""
+        now = term.clock.now()
+        due = []
+        for run in found:
+            if run.due is not None and run.due > now:
+                term.wake.at(run.due)
+            elif run.state.type == "SCHEDULED":
+                due.append(run)
+        if not due:
+            return
+        await self._read_deployments(term, due)
+        teams = await term.read(term.ledger.teams, term.pool)
+        gangs: dict[str, Gang] = {}
+        for run in due:
+            if self._unchanged(term, run, teams):
+                continue
+            term.runs[run.id] = run
+            gangs[run.id] = await self._gang(term, run, teams)
+        await self._enqueue(term, gangs)
+
+    def left(self, run_id: str) -> None:
+        """The run is no longer waiting or running here; if it is Scheduled again, it is news."""
+        self.entered.discard(run_id)
+        self.said.pop(run_id, None)
+
+    async def _enqueue(self, term: Term, gangs: dict[str, Gang]) -> None:
+        if not gangs:
+            return
+        known = {run_id: await term.read(term.ledger.gang, run_id) for run_id in gangs}
+        ended = [run_id for run_id, gang in known.items() if gang is not None and gang.state is GangState.ENDED]
+        if ended:
+            # The answer may be older than the run's end: what has finished must not run again because of that.
+            again = await term.api.runs(ended)
+            for run_id in ended:
+                run = again.get(run_id)
+                if run is None or run.state.type != "SCHEDULED":
+                    del gangs[run_id]
+                    term.forget(run_id)
+        entering = {r: g for r, g in gangs.items() if known[r] is None or known[r].state in _ENTERABLE}  # type: ignore[union-attr]
+        await term.write(term.ledger.enqueue, list(entering.values()))
+        self.entered |= set(entering)
+
+    async def _gang(self, term: Term, run: Run, teams: Mapping[str, Team]) -> Gang:
+        due = run.due if run.due is not None else term.clock.now()
+        code: ReasonCode | None = None
+        text: str | None = None
+        request = INERT
+        if run.queue not in teams:
+            code, text = ReasonCode.UNKNOWN_TEAM, _unknown_team(run.queue, teams)
+        try:
+            configuration = await self.configuration(term, run)
+            request = parse_request(configuration.request_variables)
+            if code is None and request.priority > teams[run.queue].highest_priority:
+                raise InvalidRequest(
+                    f"priority: {request.priority} is above the highest of team {run.queue} "
+                    f"({teams[run.queue].highest_priority}); lower it or `dsec team set {run.queue} --highest-priority`"
+                )
+        except (InvalidRequest, ValueError, TypeError) as error:
+            code, text, request = ReasonCode.INVALID_REQUEST, str(error).splitlines()[0], INERT
+        if code is not None and text is not None:
+            term.refused[run.id] = Reason(code=code, text=text)
+        else:
+            term.refused.pop(run.id, None)
+        return Gang(
+            run_id=run.id,
+            name=run.name,
+            pool=term.pool,
+            team=run.queue,
+            request=request,
+            state=GangState.WAITING,
+            submitted_at=due,
+            eligible_at=due,
+            reason_code=code,
+            reason=text,
+            parent_run_id=await self._parent(term, run),
+        )
+
+    async def _sweep(self, term: Term, now: float) -> None:
+        seen: set[str] = set()
+        unfinished = {queue: 0 for queue in self.queues}
+        while unfinished:
+            for queue, offset in list(unfinished.items()):
+                page = await term.api.scheduled(term.pool, before=now + LOOKAHEAD_SECONDS, queue=queue, offset=offset)
+                seen |= {run.id for run in page}
+                await self.enter(term, page)
+                if len(page) < PAGE:
+                    del unfinished[queue]
+                else:
+                    unfinished[queue] += PAGE
+        await self._look_for(term, seen)
+        await term.api.mark_ready(term.pool)
+
+    async def _look_for(self, term: Term, seen: set[str]) -> None:
+        """Ask for the waiting gangs whose runs the sweep did not show; end those whose run is over or deleted."""
+        waiting = await term.read(term.ledger.gangs, term.pool, [GangState.WAITING])
+        missing = [gang for gang in waiting if gang.run_id not in seen]
+        found = await term.api.runs([gang.run_id for gang in missing]) if missing else {}
+        for gang in missing:
+            run = found.get(gang.run_id)
+            if run is not None:
+                term.runs[run.id] = run
+            if run is None or run.state.type != "SCHEDULED":
+                term.astray.add(gang.run_id)
+
+    async def _read_pool(self, term: Term) -> None:
+        if term.clock.monotonic() - self.pool_read_at < POOL_SECONDS:
+            return
+        pool = await term.api.pool(term.pool)
+        queues = await term.api.queues(term.pool)
+        self.pool_paused = bool(pool.get("is_paused"))
+        template = pool.get("base_job_template") or {}
+        if template != self.template:
+            self.template = template
+            self.entered.clear()
+        self.queues = tuple(queue.name for queue in queues)
+        self.paused_queues = frozenset(queue.name for queue in queues if queue.paused)
+        self.pool_read_at = term.clock.monotonic()
+
+    async def _read_deployments(self, term: Term, runs: Iterable[Run]) -> None:
+        """A deployment may have been redeployed since: its copy lives for one batch of new runs."""
+        wanted = {run.deployment_id for run in runs if run.deployment_id and run.id not in self.entered}
+        if wanted:
+            self.deployments |= await term.api.deployments(sorted(wanted))
+
+    async def _deployment(self, term: Term, run: Run) -> Deployment | None:
+        if run.deployment_id is None:
+            return None
+        if run.deployment_id not in self.deployments:
+            self.deployments |= await term.api.deployments([run.deployment_id])
+        return self.deployments.get(run.deployment_id)
+
+    async def _parent(self, term: Term, run: Run) -> str | None:
+        task_run_id = run.parent_task_run_id
+        if task_run_id is None:
+            return None
+        if task_run_id not in self.parents:
+            self.parents[task_run_id] = await term.api.parent_run_id(str(UUID(task_run_id)))
+        return self.parents[task_run_id]
+
+    def _unchanged(self, term: Term, run: Run, teams: Mapping[str, Team]) -> bool:
+        """Whether the run says what it said when it was entered; if so, only its newest state is kept."""
+        deployment = self.deployments.get(run.deployment_id or "")
+        said = (
+            run.due, run.queue, run.name, run.deployment_id, repr(run.job_variables),
+            deployment.updated if deployment else "", tuple(sorted(teams.items())),
+        )  # fmt: skip
+        if run.id in self.entered and self.said.get(run.id) == said:
+            term.runs[run.id] = run
+            return True
+        self.said[run.id] = said
+        return False
+
+    def _ours(self, term: Term, run: Run) -> bool:
+        return run.raw.get("work_pool_name") == term.pool
+
+
+_ENTERABLE = frozenset({GangState.WAITING, GangState.ENDED})
+
+
+def _unknown_team(queue: str, teams: Mapping[str, Team]) -> str:
+    return f"unknown team {queue}; teams are {', '.join(sorted(teams))}; `dsec team add {queue}`"

@@ -1,0 +1,186 @@
+"""Standing by, leading, and draining: one worker's time from start to exit.
+
+Any number of workers may serve a pool; the one that holds the lease plans. A term ends when the lease is lost (another
+worker took over) or when the worker drains; gangs run on in both cases and are adopted by whoever leads next.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import anyio
+import anyio.to_thread
+
+from dsec_blocks.ledger import Election, Fence, Ledger
+from dsec_blocks.model.clock import Clock
+from dsec_blocks.model.errors import DsecError, LedgerError
+from dsec_workers.clusters.protocol import Cluster
+from dsec_workers.lifecycle import cancellations, happenings, log_shipping
+from dsec_workers.lifecycle.adoption import adopt
+from dsec_workers.lifecycle.errands import Errands
+from dsec_workers.lifecycle.intake import Intake
+from dsec_workers.lifecycle.loop import Loop, evict_everything
+from dsec_workers.lifecycle.planning import Planner, Planning
+from dsec_workers.lifecycle.term import LaunchSettings, Log, Term
+from dsec_workers.lifecycle.wakeups import Wake, listen
+from dsec_workers.prefect_api import PrefectApi, Run
+from dsec_workers.scheduling.policy import Policy
+from dsec_workers.settings import WorkerSettings
+
+BEAT_SECONDS = 1.0
+
+
+@dataclass(kw_only=True)
+class Leading:
+    """One worker's candidacy for its pool."""
+
+    pool: str
+    settings: WorkerSettings
+    clock: Clock
+    ledger: Ledger
+    api: PrefectApi
+    client: Any
+    cluster: Cluster
+    plan: Planner
+    policy: Policy
+    launch_settings: Callable[[Intake, Term, Run], Awaitable[LaunchSettings]]
+    pool_id: Callable[[], str | None]
+    log: Log
+    drain: anyio.Event
+    polled: Callable[[], None] = lambda: None
+    loop: Loop | None = None
+    _beats: list[Fence | None] = field(default_factory=list)
+
+    async def serve(self) -> None:
+        """Lead whenever this worker can, until it is told to drain."""
+        election = Election(self.ledger, self.pool, self.settings.holder, self.settings.lease_ttl_seconds, self.clock)
+        standing_by = False
+        try:
+            while not self.drain.is_set():
+                fence = await self._step(election)
+                self.polled()
+                if fence is not None:
+                    standing_by = False
+                    self.log.info("leads pool %s (term %d)", self.pool, fence.token)
+                    await self._lead(election, fence)
+                    continue
+                if not standing_by:
+                    self.log.info("stands by for pool %s: another worker leads", self.pool)
+                    standing_by = True
+                with anyio.move_on_after(BEAT_SECONDS):
+                    await self.drain.wait()
+        finally:
+            with anyio.CancelScope(shield=True), anyio.move_on_after(2.0):
+                await self._resign(election)
+
+    async def once(self) -> None:
+        """Take part once: lead if possible, plan once, and wait for what was started."""
+        election = Election(self.ledger, self.pool, self.settings.holder, self.settings.lease_ttl_seconds, self.clock)
+        fence = await self._step(election)
+        if fence is None:
+            return
+        try:
+            async with anyio.create_task_group() as group:
+                loop = self._begin(fence, group, group.cancel_scope.cancel)
+                await adopt(loop.term)
+                await loop.plan()
+                await loop.carry()
+                await loop.settle()
+        finally:
+            await self._resign(election)
+
+    async def _lead(self, election: Election, fence: Fence) -> None:
+        async with anyio.create_task_group() as group:
+            loop = self.loop = self._begin(fence, group, group.cancel_scope.cancel)
+            group.start_soon(self._beat, election, fence, loop.term)
+            await self._adopt(loop.term)
+            group.start_soon(self._follow, loop.term)
+            group.start_soon(self._listen, loop.intake, loop.term)
+            group.start_soon(log_shipping.ship, loop.term)
+            group.start_soon(loop.run_carry)
+            group.start_soon(loop.run_plan)
+            await self.drain.wait()
+            loop.term.draining = True
+            if self.settings.evict_on_drain:
+                self.log.info("drains: running gangs checkpoint and go back to the queue")
+                await evict_everything(loop.term)
+            else:
+                self.log.info("drains: running gangs run on")
+                with anyio.move_on_after(self.settings.drain_seconds):
+                    await loop.settle()
+            group.cancel_scope.cancel()
+
+    def _begin(self, fence: Fence, group: Any, lost: Callable[[], None]) -> Loop:
+        wake, carry_wake = Wake(self.clock), Wake(self.clock)
+
+        def ring() -> None:
+            wake.ring()
+            carry_wake.ring()
+
+        intake = Intake(observe=cancellations.heard, client=self.client)
+        term = Term(
+            pool=self.pool,
+            fence=fence,
+            settings=self.settings,
+            clock=self.clock,
+            ledger=self.ledger,
+            api=self.api,
+            cluster=self.cluster,
+            errands=Errands(group, clock=self.clock, log=self.log, done=ring, fenced=lost),
+            wake=wake,
+            carry_wake=carry_wake,
+            lost=lost,
+            log=self.log,
+            launch_settings=lambda run: self.launch_settings(intake, term, run),
+            left=intake.left,
+            mention=intake.mentioned.add,
+        )
+        return Loop(term=term, intake=intake, planning=Planning(plan=self.plan, policy=self.policy), polled=self.polled)
+
+    async def _beat(self, election: Election, fence: Fence, term: Term) -> None:
+        while True:
+            await anyio.sleep(BEAT_SECONDS)
+            if await self._step(election) != fence:
+                self.log.warning("another worker leads pool %s now", self.pool)
+                term.lost()
+
+    async def _adopt(self, term: Term) -> None:
+        while True:
+            try:
+                await adopt(term)
+            except DsecError as error:
+                self.log.warning("adoption will be tried again: %s", error)
+                await anyio.sleep(BEAT_SECONDS)
+            else:
+                return
+
+    async def _follow(self, term: Term) -> None:
+        while True:
+            try:
+                await happenings.follow(term)
+            except Exception:
+                self.log.exception("the cluster's events will be read again")
+            await anyio.sleep(BEAT_SECONDS)
+            await self._adopt(term)
+
+    async def _listen(self, intake: Intake, term: Term) -> None:
+        def heard(event: str, run_id: str) -> None:
+            intake.mentioned.add(run_id)
+            term.wake.ring()
+
+        while (pool_id := self.pool_id()) is None:
+            await anyio.sleep(BEAT_SECONDS)
+        await listen(pool_id, heard, self.log)
+
+    async def _step(self, election: Election) -> Fence | None:
+        try:
+            return await anyio.to_thread.run_sync(election.step)
+        except LedgerError as error:
+            self.log.warning("the ledger does not answer: %s", error)
+            return election.fence
+
+    async def _resign(self, election: Election) -> None:
+        try:
+            await anyio.to_thread.run_sync(election.resign)
+        except LedgerError as error:
+            self.log.warning("the lease was not given back: %s", error)

@@ -1,0 +1,185 @@
+"""The worker's loop, and its step: read, compare, act, write down; anything that is not finished comes round again.
+
+Two steps share a term. `carry` needs only the ledger and the cluster: it moves reserved, evicting and leaving gangs
+on, and keeps doing so while the Prefect API is away. `plan` reads Prefect and admits. Neither ends because something
+fails; only losing the lease, or a drain, ends a term.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import anyio
+
+from dsec_blocks.model.errors import DsecError, Fenced
+from dsec_blocks.model.gangs import HOLDING_STATES, Gang, GangState
+from dsec_workers.lifecycle import cancellations, claims, endings, evictions, reports, wishes
+from dsec_workers.lifecycle.intake import Intake
+from dsec_workers.lifecycle.planning import Planning
+from dsec_workers.lifecycle.term import Term, key_of
+from dsec_workers.prefect_api import ApiRefused, ApiUnavailable
+
+HOLDERS_SECONDS = 3.0
+"""How often the runs of gangs that hold devices are read, for ends that emit no event."""
+ACCRUE_SECONDS = 5.0
+NODES_SECONDS = 5.0
+CARRY_SECONDS = 1.0
+LEDGER_PAUSE_SECONDS = 0.5
+
+
+@dataclass(kw_only=True)
+class Loop:
+    """One term's steps, with what they remember of when they last did what."""
+
+    term: Term
+    intake: Intake
+    planning: Planning
+    polled: Callable[[], None] = lambda: None
+    """Told after each planning step, whatever came of it: the loop lives."""
+    api_away: bool = False
+    _last: dict[str, float] | None = None
+
+    async def run_carry(self) -> None:
+        """Carry gangs on, for ever."""
+        while True:
+            await self._guarded("carry", self.carry)
+            await self.term.carry_wake.wait(CARRY_SECONDS)
+
+    async def run_plan(self) -> None:
+        """Read Prefect and plan, for ever."""
+        while not self.term.draining:
+            await self._guarded("plan", self.plan)
+            self.polled()
+            await self.term.wake.wait(self.term.settings.poll_seconds)
+
+    async def settle(self) -> None:
+        """For tests: wait until no errand runs."""
+        await self.term.errands.settle()
+
+    async def carry(self) -> None:
+        """Move every gang on that is between waiting and ended. Asks Prefect only within errands."""
+        term = self.term
+        now = term.clock.now()
+        gangs = {gang.run_id: gang for gang in await term.read(term.ledger.gangs, term.pool, _UNDER_WAY)}
+        if any(gang.state is GangState.RESERVED for gang in gangs.values()):
+            holdings = await term.read(term.ledger.holders, term.pool)
+        else:
+            holdings = []
+        reasons: dict[str, str] = {}
+        if any(gang.state is GangState.EVICTING and key_of(gang) not in term.notices for gang in gangs.values()):
+            reasons = {e.run_id: e.why for e in await term.read(term.ledger.evictions, term.pool)}
+        deadlines = {key: notice.deadline for key, notice in term.notices.items()}
+        for gang in gangs.values():
+            match gang.state:
+                case GangState.RESERVED:
+                    blockers = evictions.blockers_of(gang.run_id, holdings)
+                    if evictions.on_their_way(
+                        blockers, gangs, answered=term.leaving_soon, deadlines=deadlines, now=now
+                    ):
+                        term.errands.start(gang.run_id, "claim", claims.claim, term, gang.run_id, bool(blockers))
+                case GangState.LAUNCHING if not gang.launch:
+                    term.errands.start(gang.run_id, "claim", claims.claim, term, gang.run_id, False)
+                case GangState.EVICTING if key_of(gang) not in term.notices:
+                    why = reasons.get(gang.run_id, "Preempted")
+                    term.errands.start(f"notice:{gang.run_id}", "notice", evictions.notify, term, gang, why)
+                case GangState.LEAVING:
+                    term.errands.start(gang.run_id, "ending", endings.settle, term, gang)
+                case GangState.RUNNING:
+                    await self._limit(gang, now)
+                case _:
+                    pass
+        for gang in await term.read(term.ledger.expired, term.pool, now):
+            term.errands.start(gang.run_id, "expiry", self._expire, gang)
+        if self._due("accrue", ACCRUE_SECONDS):
+            await term.write(term.ledger.accrue, now)
+
+    async def plan(self) -> None:
+        """Read what changed in Prefect, decide, and start what was decided."""
+        term = self.term
+        if self._due("nodes", NODES_SECONDS):
+            self.planning.nodes = await term.cluster.nodes()
+            await term.write(term.ledger.put_nodes, self.planning.nodes)
+        await self._asking(self.intake.poll, term)
+        if not self.api_away:
+            await self._asking(cancellations.look, term)
+        gangs = {gang.run_id: gang for gang in await term.read(term.ledger.gangs, term.pool, _ALIVE)}
+        holders = [gang for gang in gangs.values() if gang.state in HOLDING_STATES]
+        if holders and not self.api_away and self._due("holders", HOLDERS_SECONDS):
+            await self._asking(cancellations.look_at_holders, term, holders)
+        for run_id in list(term.astray):
+            term.errands.start(run_id, "cancel", cancellations.look_astray, term, run_id)
+        drained = await wishes.fulfil(term, gangs)
+        if drained:
+            gangs = {gang.run_id: gang for gang in await term.read(term.ledger.gangs, term.pool, _ALIVE)}
+        if self.api_away or term.draining:
+            return
+        await self.planning.cycle(term, self.intake, gangs, drained)
+        if self._due("map", term.settings.report_seconds):
+            term.errands.start("pool map", "report", reports.publish_pool_map, term, self.planning.nodes, gangs)
+
+    async def _limit(self, gang: Gang, now: float) -> None:
+        longest = gang.request.max_runtime_seconds
+        if longest is None or gang.launched_at is None:
+            return
+        self.term.carry_wake.at(gang.launched_at + longest)
+        key = key_of(gang)
+        if now - gang.launched_at >= longest and key not in self.term.stopping:
+            self.term.stopping.add(key)
+            self.term.stopped_for[key] = "timed-out"
+            await self.term.decide("limit", "stopping", run_id=gang.run_id, why="max_runtime is over")
+            await self.term.cluster.stop(key, gang.request.grace_seconds)
+
+    async def _expire(self, gang: Gang) -> None:
+        await claims.undo(self.term, gang, self.term.runs.get(gang.run_id) or await self.term.api.run(gang.run_id),
+                          why="its reservation expired before it could start")  # fmt: skip
+
+    async def _asking(self, ask: Callable[..., Awaitable[None]], *args: object) -> None:
+        try:
+            await ask(*args)
+        except ApiUnavailable as error:
+            if not self.api_away:
+                self.term.log.warning("the Prefect API is away; running gangs run on: %s", error)
+            self.api_away = True
+        except ApiRefused as error:
+            self.term.log.error("the Prefect API refused a read: %s", error)
+        else:
+            if self.api_away:
+                self.term.log.info("the Prefect API answers again")
+            self.api_away = False
+
+    async def _guarded(self, name: str, step: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await step()
+        except Fenced:
+            self.term.lost()
+            await anyio.sleep_forever()
+        except (DsecError, OSError) as error:
+            self.term.log.warning("%s failed and will be tried again: %s", name, error)
+            await anyio.sleep(LEDGER_PAUSE_SECONDS)
+        except Exception:
+            self.term.log.exception("%s failed and will be tried again", name)
+            await anyio.sleep(LEDGER_PAUSE_SECONDS)
+
+    def _due(self, what: str, seconds: float) -> bool:
+        self._last = self._last if self._last is not None else {}
+        now = self.term.clock.monotonic()
+        if now - self._last.get(what, float("-inf")) < seconds:
+            return False
+        self._last[what] = now
+        return True
+
+
+async def evict_everything(term: Term) -> None:
+    """Before a drain with eviction: every running gang checkpoints and goes back to the queue; waits until all have."""
+    while True:
+        under_way = await term.read(term.ledger.gangs, term.pool, _UNDER_WAY)
+        live = [gang.run_id for gang in under_way if gang.state in (GangState.LAUNCHING, GangState.RUNNING)]
+        if live:
+            await term.write(term.ledger.evict, live, why=f"Evicted: worker {term.settings.holder} drains")
+        if not under_way:
+            return
+        term.carry_wake.ring()
+        await anyio.sleep(0.2)
+
+
+_UNDER_WAY = HOLDING_STATES | {GangState.LEAVING}
+_ALIVE = _UNDER_WAY | {GangState.WAITING}

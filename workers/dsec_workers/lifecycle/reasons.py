@@ -1,0 +1,74 @@
+"""Telling each waiting run why it waits, without drowning the server in state writes.
+
+Each write is a history row and an event, so a run is told anew when its reason's *code* changes; its place and ETA
+only when they moved by a fifth, and at most once a minute. Claims go first: this runs only when none is in flight.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from dsec_blocks.model.gangs import Gang
+from dsec_workers.lifecycle.scheduled import write_scheduled
+from dsec_workers.lifecycle.term import Term, Told, waiting_name
+from dsec_workers.prefect_api import Proposal
+from dsec_workers.scheduling.decisions import Hold
+from dsec_workers.scheduling.reasons import sentence
+
+SHARE_MOVED = 0.2
+SECONDS_BETWEEN = 60.0
+WRITES_A_TICK = 8
+
+
+def is_news(hold: Hold, told: Told | None, *, now: float, monotonic: float) -> bool:
+    """Whether the run's page should be rewritten. Pure."""
+    if told is None or told.code != hold.reason.code:
+        return True
+    if monotonic - told.at < SECONDS_BETWEEN:
+        return False
+    return _moved(told.position, hold.position) or _moved(
+        None if told.eta is None else told.eta - now, None if hold.eta is None else hold.eta - now
+    )
+
+
+async def tell(term: Term, holds: Sequence[Hold], gangs: Mapping[str, Gang]) -> None:
+    """Store the reasons in the ledger, and start writing the most important news to Prefect."""
+    now, monotonic = term.clock.now(), term.clock.monotonic()
+    changed = {
+        hold.run_id: (str(hold.reason.code), sentence(hold, now))
+        for hold in holds
+        if hold.run_id in gangs and gangs[hold.run_id].reason_code != hold.reason.code
+    }
+    await term.write(term.ledger.set_reasons, changed)
+    for hold in holds:
+        if term.errands.running("claim") or term.errands.running("reason") >= WRITES_A_TICK:
+            return
+        told = term.told.get(hold.run_id)
+        if is_news(hold, told, now=now, monotonic=monotonic):
+            term.errands.start(hold.run_id, "reason", _write, term, gangs[hold.run_id], hold)
+
+
+async def _write(term: Term, gang: Gang, hold: Hold) -> None:
+    run = term.runs.get(gang.run_id)
+    if run is None or run.state.type != "SCHEDULED":
+        return
+    message = sentence(hold, term.clock.now())
+    told = Told(code=hold.reason.code, position=hold.position, eta=hold.eta, at=term.clock.monotonic())
+    if run.state.message != message or run.state.name != waiting_name(run):
+        present = await term.read(term.ledger.gang, gang.run_id)
+        if present is None or present.state is not gang.state or present.attempt != gang.attempt:
+            return
+        proposal = Proposal(
+            type="SCHEDULED", name=waiting_name(run), message=message, scheduled_time=run.due or gang.eligible_at
+        )
+        state = await write_scheduled(term.api, term.api.tell_reason, gang.run_id, proposal, base=run.state)
+        if state is None:
+            term.astray.add(gang.run_id)
+            return
+        term.runs[gang.run_id] = replace(run, state=state)
+    term.told[gang.run_id] = told
+
+
+def _moved(before: float | None, now: float | None) -> bool:
+    if before is None or now is None:
+        return before is not now
+    return abs(now - before) > SHARE_MOVED * max(abs(before), 1.0)

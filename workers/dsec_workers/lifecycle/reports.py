@@ -1,0 +1,99 @@
+"""What people see in Prefect's artifacts: a report on each run's page, and a map of the pool."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dsec_blocks.ledger import Holding
+from dsec_blocks.model.devices import Node
+from dsec_blocks.model.gangs import Gang
+from dsec_blocks.model.units import format_duration
+from dsec_workers.lifecycle.term import Term
+from dsec_workers.prefect_api import ApiRefused, ApiUnavailable
+
+
+async def publish_run_report(term: Term, run_id: str) -> None:
+    """Put the run report on the run's page. Best effort: a report is never worth a retry of anything else."""
+    gang = await term.read(term.ledger.gang, run_id)
+    if gang is None:
+        return
+    try:
+        await term.api.artifact(
+            key=f"dsec-run-{run_id}",
+            kind="markdown",
+            data=run_report(gang, now=term.clock.now()),
+            description=f"How {gang.name} got its GPUs",
+            run_id=run_id,
+        )
+    except (ApiUnavailable, ApiRefused) as error:
+        term.log.info("no report for %s: %s", run_id, error)
+
+
+def run_report(gang: Gang, *, now: float) -> str:
+    """The report as markdown: waits, devices, evictions, device-seconds of the last attempt."""
+    lines = [f"# {gang.name}", "", f"Asked for **{gang.request.describe()}** in team **{gang.team}**.", ""]
+    rows: list[tuple[str, str]] = [("attempts", str(gang.attempt))]
+    if gang.launched_at is not None:
+        rows.append(("from due to the last start", format_duration(gang.launched_at - gang.eligible_at)))
+        ran = float(gang.outcome.get("at") or now) - gang.launched_at
+        rows.append(("last attempt ran", format_duration(ran)))
+        rows.append(("device-seconds of the last attempt", f"{ran * _devices(gang):.0f}"))
+    rows.append(("evictions", str(gang.evictions)))
+    rows.append(("restarts after a failure of the machine", str(gang.infrastructure_restarts)))
+    if gang.last_step is not None:
+        rows.append(("last committed step", str(gang.last_step)))
+    lines += ["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows), ""]
+    if gang.placement is not None and gang.placement.members:
+        lines += ["| member | node | GPUs |", "|---|---|---|"]
+        lines += [
+            f"| {index} | {member.node} | {', '.join(member.devices) or 'none'} |"
+            for index, member in enumerate(gang.placement.members)
+        ]
+    return "\n".join(lines)
+
+
+def pool_map(nodes: Sequence[Node], holdings: Sequence[Holding], names: dict[str, str]) -> list[dict[str, Any]]:
+    """One row a node: its devices, how many are free, and who holds the others."""
+    holder = {holding.device: holding.run_id for holding in holdings if holding.turn == 0}
+    table = []
+    for node in nodes:
+        held: dict[str, int] = {}
+        for device in node.devices:
+            if device.uuid in holder:
+                held[holder[device.uuid]] = held.get(holder[device.uuid], 0) + 1
+        table.append(
+            {
+                "node": node.name,
+                "model": ", ".join(sorted({device.model for device in node.devices})) or "none",
+                "GPUs": len(node.devices),
+                "free": len(node.devices) - sum(held.values()) if node.schedulable else 0,
+                "held by": ", ".join(f"{names.get(run, run)} ({count})" for run, count in sorted(held.items())),
+            }
+        )
+    return table
+
+
+def _devices(gang: Gang) -> int:
+    return len(gang.placement.devices) if gang.placement is not None else 0
+
+
+async def publish_pool_map(term: Term, nodes: Sequence[Node], gangs: Mapping[str, Gang]) -> None:
+    """Publish who holds which GPUs, if that differs from the last map of this term."""
+    holdings = await term.read(term.ledger.holders, term.pool)
+    names = {run_id: gang.name for run_id, gang in gangs.items()}
+    table = pool_map(nodes, holdings, names)
+    if table == term.published_map:
+        return
+    await term.api.artifact(
+        key=f"dsec-pool-{slug(term.pool)}",
+        kind="table",
+        data=json.dumps(table),
+        description=f"Who holds the GPUs of pool {term.pool}",
+    )
+    term.published_map = table
+
+
+def slug(name: str) -> str:
+    """`name` as an artifact key allows it."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")

@@ -1,0 +1,157 @@
+"""A leader's term: what all steps of the loop share from winning the lease until losing it.
+
+Everything here that is not in the ledger may be forgotten at any moment: it only saves requests, or delays a repeated
+notice. What must survive is in the ledger, under the term's fence.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import anyio
+import anyio.to_thread
+
+from dsec_blocks.ledger import Decision, Fence, Ledger
+from dsec_blocks.model.clock import Clock
+from dsec_blocks.model.gangs import Gang
+from dsec_blocks.model.names import STATE_WAITING_AGAIN, STATE_WAITING_FIRST_TIME
+from dsec_blocks.model.notices import Notice
+from dsec_blocks.model.reasons import Reason
+from dsec_workers.clusters.protocol import Cluster, GangKey
+from dsec_workers.lifecycle.errands import Errands
+from dsec_workers.lifecycle.wakeups import Wake
+from dsec_workers.prefect_api import PrefectApi, Run
+from dsec_workers.settings import WorkerSettings
+
+Log = logging.Logger | logging.LoggerAdapter[logging.Logger]
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What a waiting run's state says now, and since when (monotonic)."""
+
+    code: str
+    position: int | None
+    eta: float | None
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchSettings:
+    """How the flow's process is to be started. `command` None is the pre-imported engine."""
+
+    env: Mapping[str, str]
+    name: str
+    command: str | None
+    working_dir: str | None
+
+
+@dataclass(kw_only=True)
+class Term:
+    """The shared means and memory of one leader's term."""
+
+    pool: str
+    fence: Fence
+    settings: WorkerSettings
+    clock: Clock
+    ledger: Ledger
+    api: PrefectApi
+    cluster: Cluster
+    errands: Errands
+    wake: Wake
+    """Wakes the planning step."""
+    carry_wake: Wake
+    """Wakes the carrying step."""
+    lost: Callable[[], None]
+    """Ends the term: another worker leads."""
+    log: Log
+    launch_settings: Callable[[Run], Awaitable[LaunchSettings]]
+    """What the run's deployment and job variables say about its process."""
+    left: Callable[[str], None]
+    """Told when a run has left the queue, so that the intake takes it for news if it comes back."""
+    mention: Callable[[str], None]
+    """Have the intake read this run again."""
+    logs_of: Callable[[GangKey], Path | None] = lambda _: None
+    """Where the cluster keeps an attempt's logs, if that is on this machine."""
+    runs: dict[str, Run] = field(default_factory=dict)
+    """Runs as last read, of gangs that have not ended."""
+    refused: dict[str, Reason] = field(default_factory=dict)
+    """Waiting runs that no plan can help: invalid request, unknown team, paused queue."""
+    told: dict[str, Told] = field(default_factory=dict)
+    leaving_soon: set[GangKey] = field(default_factory=set)
+    """Victims that answered their notice."""
+    notices: dict[GangKey, Notice] = field(default_factory=dict)
+    noticed_at: dict[GangKey, float] = field(default_factory=dict)
+    admitted_at: dict[GangKey, float] = field(default_factory=dict)
+    stopping: set[GangKey] = field(default_factory=set)
+    stopped_for: dict[GangKey, str] = field(default_factory=dict)
+    """Why we stopped an attempt ourselves: the kind of its outcome."""
+    astray: set[str] = field(default_factory=set)
+    """Gangs that wait here while their run is not Scheduled: somebody has to look."""
+    draining: bool = False
+    published_map: list[dict[str, Any]] | None = None
+
+    async def read(self, method: Callable[..., _T], *args: Any, **kwargs: Any) -> _T:
+        """Call a ledger method in a thread."""
+        return await anyio.to_thread.run_sync(partial(method, *args, **kwargs))
+
+    async def write(self, method: Callable[..., _T], *args: Any, **kwargs: Any) -> _T:
+        """Call a ledger method that takes the fence first, in a thread."""
+        return await anyio.to_thread.run_sync(partial(method, self.fence, *args, **kwargs))
+
+    def ring(self) -> None:
+        """Something happened: both steps look again."""
+        self.wake.ring()
+        self.carry_wake.ring()
+
+    async def decide(
+        self,
+        stage: str,
+        outcome: str,
+        *,
+        run_id: str | None = None,
+        why: str = "",
+        detail: Mapping[str, Any] = {},
+        policy_version: str = "",
+    ) -> None:
+        """Append to the decision log."""
+        entry = Decision(
+            at=self.clock.now(),
+            pool=self.pool,
+            run_id=run_id,
+            stage=stage,
+            outcome=outcome,
+            why=why,
+            detail=dict(detail),
+            policy_version=policy_version,
+            input_digest="",
+        )
+        await self.write(self.ledger.decide, [entry])
+
+    def forget(self, run_id: str) -> None:
+        """Drop what is remembered of a run that left the queue."""
+        self.runs.pop(run_id, None)
+        self.refused.pop(run_id, None)
+        self.told.pop(run_id, None)
+        self.left(run_id)
+
+    def forget_attempt(self, key: GangKey) -> None:
+        """Drop what is remembered of an attempt that is over."""
+        for memory in (self.notices, self.noticed_at, self.admitted_at, self.stopped_for):
+            memory.pop(key, None)
+        self.leaving_soon.discard(key)
+        self.stopping.discard(key)
+
+
+def key_of(gang: Gang) -> GangKey:
+    """The gang's name on the cluster."""
+    return GangKey(gang.run_id, gang.attempt)
+
+
+def waiting_name(run: Run) -> str:
+    """The state name of a waiting run: only one name keeps the page of a run that has already run."""
+    return STATE_WAITING_AGAIN if run.run_count > 0 else STATE_WAITING_FIRST_TIME

@@ -1,0 +1,74 @@
+"""What a worker is told by its environment: where the ledger is, which cluster it drives, and its pace.
+
+`prefect worker start -p POOL` takes no options of ours, so everything comes from `DSEC_*`, read once.
+"""
+
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from dsec_blocks.model.errors import InvalidRequest
+from dsec_blocks.model.names import ENV_HOME, ENV_LEDGER_URL
+from dsec_blocks.model.units import parse_duration, parse_memory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSettings:
+    """One worker's settings. `nodes` 0 means: ask NVML; otherwise that many nodes are declared."""
+
+    home: Path
+    ledger_url: str
+    holder: str
+    """Who this worker is in the leases table; unique per process."""
+    nodes: int = 0
+    gpus_per_node: int = 0
+    gpu_model: str = "declared"
+    gpu_memory_bytes: int = 80 * 2**30
+    lease_ttl_seconds: float = 6.0
+    poll_seconds: float = 1.0
+    sweep_seconds: float = 15.0
+    """How often every waiting run is read again, instead of only those that became due."""
+    reservation_seconds: float = 120.0
+    """A reservation that is not bound by then expires whole."""
+    infrastructure_restarts: int = 3
+    evict_on_drain: bool = False
+    drain_seconds: float = 4.0
+    report_seconds: float = 30.0
+    """The least time between two pool maps."""
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "WorkerSettings":
+        """The settings in `environment`; raises `InvalidRequest` naming the variable that cannot be read."""
+        home = Path(environment.get(ENV_HOME) or ".dsec").absolute()
+        return cls(
+            home=home,
+            ledger_url=environment.get(ENV_LEDGER_URL) or f"sqlite:///{home / 'ledger.db'}",
+            holder=environment.get("DSEC_HOLDER") or f"{socket.gethostname()}-{os.getpid()}",
+            nodes=_count(environment, "DSEC_NODES", 0),
+            gpus_per_node=_count(environment, "DSEC_GPUS_PER_NODE", 0),
+            gpu_model=environment.get("DSEC_GPU_MODEL") or "declared",
+            gpu_memory_bytes=parse_memory(environment.get("DSEC_GPU_MEMORY") or "80GiB", field="DSEC_GPU_MEMORY"),
+            lease_ttl_seconds=_seconds(environment, "DSEC_LEASE_TTL", 6.0),
+            poll_seconds=_seconds(environment, "DSEC_POLL", 1.0),
+            sweep_seconds=_seconds(environment, "DSEC_SWEEP", 15.0),
+            reservation_seconds=_seconds(environment, "DSEC_RESERVATION", 120.0),
+            infrastructure_restarts=_count(environment, "DSEC_INFRASTRUCTURE_RESTARTS", 3),
+            evict_on_drain=environment.get("DSEC_DRAIN", "") == "evict",
+            report_seconds=_seconds(environment, "DSEC_REPORT", 30.0),
+        )
+
+
+def _count(environment: Mapping[str, str], name: str, default: int) -> int:
+    text = environment.get(name)
+    if not text:
+        return default
+    if not text.strip().isdigit():
+        raise InvalidRequest(f"{name}: {text!r} is not a whole number")
+    return int(text)
+
+
+def _seconds(environment: Mapping[str, str], name: str, default: float) -> float:
+    text = environment.get(name)
+    return parse_duration(text, field=name) if text else default
