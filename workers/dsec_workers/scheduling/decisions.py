@@ -20,7 +20,8 @@ class Admit:
     """Start a gang at `placement` now.
 
     With `victims`, the devices are promised first (reserved behind their present holders), the victims are told, and
-    the start follows when they have left. `optimal` is false when the search budget ended before the proof.
+    the start follows when they have left. `waits_for` are gangs that were leaving anyway and whose devices it takes:
+    also a promise, without a notice. `optimal` is false when the search budget ended before the proof.
     """
 
     run_id: str
@@ -28,6 +29,7 @@ class Admit:
     victims: tuple[Victim, ...] = ()
     optimal: bool = True
     why: str = ""
+    waits_for: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,10 +4,18 @@ Records come first, because they are what a test writes down and what the ledger
 them and adds the numpy arrays over nodes that the cycle works on.
 """
 
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
+import numpy as np
+
+from dsec_blocks.model.devices import Node
 from dsec_blocks.model.gangs import Placement
 from dsec_blocks.model.requests import GangRequest
+from dsec_blocks.model.teams import Team
+from dsec_workers.scheduling.decisions import Shadow
+from dsec_workers.scheduling.fleet import Fleet, Ints, build_fleet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,3 +62,173 @@ class RunningGang:
     """It holds its devices only behind victims that have not left yet."""
     conditional_until: float | None = None
     """A passer's condition: the head of line may evict it from then on, at any priority."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frozen:
+    """What an operator has closed for admission, each with the reason that the waiting are shown."""
+
+    everything: str | None = None
+    teams: Mapping[str, str] = field(default_factory=dict)
+    nodes: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Snapshot:
+    """One pool at one instant. Nothing in it changes: a cycle works on copies, `apply` makes a new one.
+
+    Arrays over devices hold the *slot* of a gang in `running`, or −1.
+    """
+
+    pool: str
+    fleet: Fleet
+    teams: Mapping[str, Team]
+    running: tuple[RunningGang | None, ...]
+    """By slot; None is a slot that its gang has left."""
+    slots: Mapping[str, int]
+    holder: Ints
+    """Who has the device now."""
+    next_holder: Ints
+    """To whom the device is promised when its holder has left."""
+    shadows: tuple[Shadow, ...] = ()
+    usage: Mapping[str, float] = field(default_factory=dict)
+    """Decayed device-seconds by team; only their proportions matter."""
+    frozen: Frozen = Frozen()
+
+    def gangs(self) -> Iterable[RunningGang]:
+        """The gangs that hold devices or are promised some."""
+        return (gang for gang in self.running if gang is not None)
+
+    def apply(
+        self,
+        *,
+        finished: Collection[str] = (),
+        updated: Sequence[RunningGang] = (),
+        nodes: Sequence[Node] | None = None,
+        teams: Mapping[str, Team] | None = None,
+        shadows: Sequence[Shadow] | None = None,
+        usage: Mapping[str, float] | None = None,
+        frozen: Frozen | None = None,
+    ) -> "Snapshot":
+        """The snapshot after these changes; equal in every decision to one built anew.
+
+        `updated` are gangs that are new or whose record changed; `finished` are the run ids of those that are gone.
+        None leaves a part as it is. Costs a copy of the arrays plus the changed gangs, unless nodes changed.
+        """
+        changed: dict[str, Any] = {
+            name: value
+            for name, value in {"teams": teams, "usage": usage, "frozen": frozen}.items()
+            if value is not None
+        }
+        if shadows is not None:
+            changed["shadows"] = tuple(shadows)
+        leaving = set(finished)
+        if nodes is not None:
+            entering = {gang.run_id: gang for gang in updated}
+            kept = [gang for gang in self.gangs() if gang.run_id not in leaving and gang.run_id not in entering]
+            fleet = self.fleet if tuple(nodes) == self.fleet.source else build_fleet(nodes)
+            fields = _occupied(fleet, [*kept, *updated])
+            return replace(self, fleet=fleet, **fields, **changed)
+        running, slots = list(self.running), dict(self.slots)
+        free_slots = [slot for slot, gang in enumerate(running) if gang is None]
+        holder, next_holder = self.holder.copy(), self.next_holder.copy()
+        touched: set[int] = set()
+        for run_id in leaving | {gang.run_id for gang in updated}:
+            slot = slots.get(run_id)
+            gang = None if slot is None else running[slot]
+            if slot is not None and gang is not None:
+                touched.update(_numbers(self.fleet, gang))
+                if run_id in leaving:
+                    del slots[run_id]
+                    running[slot] = None
+                    free_slots.append(slot)
+        for gang in updated:
+            if gang.run_id in leaving:
+                continue
+            slot = slots.get(gang.run_id)
+            if slot is None:
+                if free_slots:
+                    slot = free_slots.pop()
+                else:
+                    slot = len(running)
+                    running.append(None)
+                slots[gang.run_id] = slot
+            running[slot] = gang
+            touched.update(_numbers(self.fleet, gang))
+        where = np.fromiter(touched, np.int64, len(touched))
+        holder[where], next_holder[where] = -1, -1
+        around = {int(s) for s in self.holder[where]} | {int(s) for s in self.next_holder[where]}
+        around |= {slots[gang.run_id] for gang in updated if gang.run_id in slots}
+        around |= {slot for slot, gang in enumerate(running) if gang is not None and (gang.evicting or gang.promised)}
+        for slot in sorted(around):
+            gang = running[slot] if slot >= 0 else None
+            if gang is not None:
+                _occupy(self.fleet, gang, slot, running, holder, next_holder, touched)
+        return replace(self, running=tuple(running), slots=slots, holder=holder, next_holder=next_holder, **changed)
+
+
+def build_snapshot(
+    *,
+    nodes: Sequence[Node],
+    running: Sequence[RunningGang],
+    teams: Mapping[str, Team],
+    shadows: Sequence[Shadow] = (),
+    usage: Mapping[str, float] | None = None,
+    frozen: Frozen | None = None,
+    pool: str,
+    fleet: Fleet | None = None,
+) -> Snapshot:
+    """The snapshot of these records. `shadows` are those of the previous plan; `fleet` saves building it again.
+
+    A device that several records claim belongs to the one that is neither leaving nor promised, so that a gang whose
+    devices were released early and not yet recorded as gone hides nobody.
+    """
+    fleet = fleet or build_fleet(nodes)
+    return Snapshot(
+        pool=pool,
+        fleet=fleet,
+        teams=dict(teams),
+        shadows=tuple(shadows),
+        usage=dict(usage or {}),
+        frozen=frozen or Frozen(),
+        **_occupied(fleet, sorted(running, key=lambda gang: gang.run_id)),
+    )
+
+
+def _occupied(fleet: Fleet, gangs: Sequence[RunningGang]) -> dict[str, Any]:
+    running = tuple(gangs)
+    holder, next_holder = np.full(fleet.size, -1, np.int64), np.full(fleet.size, -1, np.int64)
+    for slot, gang in enumerate(running):
+        _occupy(fleet, gang, slot, running, holder, next_holder, None)
+    return {
+        "running": running,
+        "slots": {gang.run_id: slot for slot, gang in enumerate(running)},
+        "holder": holder,
+        "next_holder": next_holder,
+    }
+
+
+def _numbers(fleet: Fleet, gang: RunningGang) -> list[int]:
+    known = fleet.device_number
+    return [known[uuid] for member in gang.placement.members for uuid in member.devices if uuid in known]
+
+
+def _occupy(
+    fleet: Fleet,
+    gang: RunningGang,
+    slot: int,
+    running: Sequence[RunningGang | None],
+    holder: Ints,
+    next_holder: Ints,
+    only: set[int] | None,
+) -> None:
+    """Enter one gang's devices (those in `only`, when given)."""
+    for number in _numbers(fleet, gang):
+        if only is not None and number not in only:
+            continue
+        if gang.promised:
+            next_holder[number] = slot
+            continue
+        present = running[holder[number]] if holder[number] >= 0 else None
+        if present is None or not gang.evicting:
+            holder[number] = slot

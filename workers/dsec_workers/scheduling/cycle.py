@@ -1,0 +1,301 @@
+"""`plan()`: one scheduling cycle, from a snapshot and a queue to decisions.
+
+Sort out what can never start; then, again and again, try the first in order until nobody can start. An admission
+changes shares, room and rights, so the order is asked anew after each: the result equals planning one admission at a
+time. Every pass of the loop either admits a gang or closes a class of gangs, and classes are reopened only by
+admissions that evict, move a shadow or make a team borrow, within a budget.
+"""
+
+from collections.abc import Sequence
+from math import inf
+
+import numpy as np
+
+from dsec_blocks.model.reasons import Reason
+from dsec_workers.scheduling import reasons
+from dsec_workers.scheduling.decisions import Admit, Hold, Plan, Shadow
+from dsec_workers.scheduling.fleet import Floats
+from dsec_workers.scheduling.order import FACTORS, GangClass, Order
+from dsec_workers.scheduling.placement import fits
+from dsec_workers.scheduling.policy import Policy
+from dsec_workers.scheduling.quota import Quota
+from dsec_workers.scheduling.room import view_of
+from dsec_workers.scheduling.shadow import earliest, expected_runtime
+from dsec_workers.scheduling.snapshot import QueuedGang, Snapshot
+from dsec_workers.scheduling.trial import Effect, Trial, shape_of
+
+
+def plan(snapshot: Snapshot, queue: Sequence[QueuedGang], policy: Policy, now: float) -> Plan:
+    """Decide who starts where, who is evicted for it, and why everybody else waits. Times in seconds since the epoch.
+
+    Pure: equal arguments give equal plans, and nothing is changed. Gangs that are not due yet (`eligible_at > now`),
+    that hold devices already, or that come after `policy.max_admissions` are not mentioned in the plan.
+    """
+    return _Cycle(snapshot, queue, policy, now).run()
+
+
+class _Cycle:
+    """The steps of one call of `plan`."""
+
+    def __init__(self, snapshot: Snapshot, queue: Sequence[QueuedGang], policy: Policy, now: float) -> None:
+        self.snapshot, self.policy, self.now = snapshot, policy, now
+        due = [gang for gang in queue if gang.eligible_at <= now and gang.run_id not in snapshot.slots]
+        quota = Quota(snapshot, {gang.team for gang in due}, policy)
+        self.refused: list[tuple[QueuedGang, Reason]] = []
+        self.queue, self.classes = self._sort_out(due, quota)
+        self.order = Order(self.queue, self.classes, quota, policy, now)
+        self.trial = Trial(snapshot, self.queue, quota, policy, now)
+        self.admits: list[Admit] = []
+        self.retries = policy.max_retries
+
+    def run(self) -> Plan:
+        """All the steps."""
+        self._take_over()
+        self._admit_all()
+        holds = self._holds() + [Hold(run_id=gang.run_id, reason=reason) for gang, reason in self.refused]
+        trial, fleet = self.trial, self.snapshot.fleet
+        return Plan(
+            admits=tuple(self.admits),
+            holds=tuple(holds),
+            shadows=tuple(
+                Shadow(
+                    run_id=keep.run_id,
+                    resource_pool=keep.resource_pool,
+                    start=keep.start,
+                    devices=tuple(fleet.uuids[number] for number in keep.devices.tolist()),
+                    since=keep.since,
+                )
+                for keep in trial.kept
+                if not keep.pledge
+            ),
+            policy_version=self.policy.version,
+            conditional=dict(trial.conditional),
+        )
+
+    def _sort_out(self, due: Sequence[QueuedGang], quota: Quota) -> tuple[list[QueuedGang], list[GangClass]]:
+        """Classes of the gangs that may start some day; the others are refused with a reason each."""
+        verdicts: dict[object, Reason | None] = {}
+        queue: list[QueuedGang] = []
+        classes: dict[object, GangClass] = {}
+        leaving_for = {gang.evicting_for for gang in self.snapshot.gangs() if gang.evicting and gang.evicting_for}
+        now, slots = self.now, self.snapshot.slots
+        for gang in due:
+            request = gang.request
+            what = (
+                gang.team, request.nodes, request.devices_per_node, request.gpu_model, request.gpu_memory_bytes,
+                request.topology, request.priority, request.kind, request.preemptible, request.min_nodes,
+            )  # fmt: skip
+            if what not in verdicts:
+                verdicts[what] = self._never(gang, quota)
+            verdict = verdicts[what]
+            if verdict is not None:
+                self.refused.append((gang, verdict))
+                continue
+            parent = gang.parent_run_id if gang.parent_run_id in slots else None
+            backing_off = gang.not_before if gang.not_before is not None and gang.not_before > now else None
+            alone = gang.run_id if gang.run_id in leaving_for else None
+            overhead = None if request.max_runtime_seconds is not None else (
+                gang.checkpoint_seconds, gang.restart_seconds, request.grace_seconds,
+            )  # fmt: skip
+            key = (what, request.max_runtime_seconds, overhead, parent, backing_off, alone)
+            kind = classes.get(key)
+            if kind is None:
+                kind = classes[key] = GangClass(
+                    request=request,
+                    team=quota.number[gang.team],
+                    pool=self.snapshot.fleet.pool_of(request),
+                    gangs=[],
+                    backing_off_until=backing_off,
+                    parent=parent,
+                    leaving_for=alone is not None,
+                )
+            kind.gangs.append(len(queue))
+            queue.append(gang)
+        return queue, list(classes.values())
+
+    def _never(self, gang: QueuedGang, quota: Quota) -> Reason | None:
+        """The first reason that waiting does not cure (a freeze included, which an operator has to lift)."""
+        request, fleet, frozen = gang.request, self.snapshot.fleet, self.snapshot.frozen
+        team = self.snapshot.teams.get(gang.team)
+        if team is not None and request.priority > team.highest_priority:
+            return reasons.above_highest_priority(request, team)
+        if team is None:
+            return reasons.unknown_team(gang.team, self.snapshot.teams)
+        pool = fleet.pool_of(request)
+        least = request.min_nodes or request.nodes
+        shape = shape_of(GangClass(request=request, team=0, pool=pool, gangs=[]))
+        if request.devices:
+            everything = view_of(fleet, pool.mask)
+            if not pool.classes or not fits(fleet, everything, shape):
+                return reasons.never_fits(fleet, pool, everything, request, shape)
+            ceiling, devices = quota.ceiling(quota.number[gang.team], request), least * request.devices_per_node
+            if devices > ceiling:
+                return reasons.over_team_limit(request, team, devices, ceiling)
+        if frozen.everything is not None:
+            return reasons.frozen(frozen.everything, "the pool")
+        if gang.team in frozen.teams:
+            return reasons.frozen(frozen.teams[gang.team], f"team {gang.team}")
+        return None
+
+    def _take_over(self) -> None:
+        """Restore what earlier cycles kept for gangs that still wait."""
+        numbers = {gang.run_id: number for number, gang in enumerate(self.queue)}
+        for shadow in sorted(self.snapshot.shadows, key=lambda s: (s.since, s.run_id)):
+            number = numbers.get(shadow.run_id)
+            if number is not None:
+                self.trial.restore_shadow(shadow, number, self._class(number))
+        for kind in self.classes:
+            if kind.leaving_for:
+                number = kind.gangs[0]
+                run_id = self.queue[number].run_id
+                held = np.array(
+                    [gang is not None and gang.evicting_for == run_id for gang in self.snapshot.running], bool
+                )
+                holder = self.snapshot.holder
+                mine = (holder >= 0) & held[holder] & (self.snapshot.next_holder < 0) & kind.pool.mask
+                if mine.any():
+                    self.trial.pledge(number, kind, np.flatnonzero(mine))
+        self.trial.kept_moved()
+
+    def _class(self, number: int) -> GangClass:
+        return self.classes[int(self.order.class_of[number])]
+
+    def _free_by_pool(self) -> list[int]:
+        return [
+            int(self.trial.free.view((label, ()), pool.mask).node_free.sum())
+            for label, pool in self.order.pools.items()
+        ]
+
+    def _admit_all(self) -> None:
+        ranks: Floats | None = None
+        free = self._free_by_pool()
+        while len(self.admits) < self.policy.max_admissions:
+            number, ranks = self.order.next(free, ranks)
+            if number is None:
+                return
+            kind = self._class(number)
+            if kind.backing_off_until is not None:
+                self.order.refused(number)
+                continue
+            found = self.trial.attempt(number, kind)
+            if found is None:
+                self.order.refused(number)
+                self._consider_shadow(number, kind)
+                continue
+            admit, effect = found
+            self.admits.append(admit)
+            self.order.admitted(number)
+            free, ranks = self._free_by_pool(), None
+            self._reopen(kind, effect)
+
+    def _reopen(self, kind: GangClass, effect: Effect) -> None:
+        """Try refused classes again if this admission may have cured their refusal."""
+        borrows = bool(self.trial.quota.borrowed()[kind.team] > 0) and self.trial.may_lose(kind.team)
+        if not (effect.evicted or effect.kept_changed or borrows) or self.retries <= 0:
+            return
+        self.retries -= 1
+        self.trial.forget_failures()
+        self.order.reopen()
+
+    def _consider_shadow(self, number: int, kind: GangClass) -> None:
+        trial = self.trial
+        if any(keep.resource_pool == kind.pool.label and not keep.pledge for keep in trial.kept):
+            return
+        if kind.leaving_for or not trial.quota_allows(kind, shape_of(kind).total):
+            return
+        trial.cast_shadow(number, kind)
+
+    # ---- those who wait -----------------------------------------------------------------------------------------
+
+    def _holds(self) -> list[Hold]:
+        numbers, summands = self.order.final(self._free_by_pool())
+        holders = {keep.number for keep in self.trial.kept if not keep.pledge}
+        numbers = [n for n in numbers if n in holders] + [n for n in numbers if n not in holders]
+        why: dict[int, Reason] = {}
+        for number in numbers:
+            kind_number = int(self.order.class_of[number])
+            if kind_number not in why and not self.order.open[kind_number]:
+                why[kind_number] = self._why(number, self.classes[kind_number])
+        etas = self._estimates(numbers)
+        columns = [values.tolist() for values in summands]
+        places: dict[str, int] = {}
+        holds = []
+        for number in numbers:
+            kind_number = int(self.order.class_of[number])
+            reason = why.get(kind_number)
+            if reason is None:
+                continue
+            label = self.classes[kind_number].pool.label
+            places[label] = places.get(label, 0) + 1
+            holds.append(
+                Hold(
+                    run_id=self.queue[number].run_id,
+                    reason=reason,
+                    position=places[label],
+                    eta=etas.get(number),
+                    factors=dict(zip(FACTORS, (column[number] for column in columns), strict=True)),
+                )
+            )
+        return holds
+
+    def _why(self, number: int, kind: GangClass) -> Reason:
+        """The first reason of the closed set that applies as the cycle ends."""
+        trial, request, shape = self.trial, kind.request, shape_of(kind)
+        if request.devices == 0:
+            if kind.backing_off_until is not None and trial.fits_now(number, kind):
+                return reasons.backing_off(kind.backing_off_until, self.now)
+            return reasons.no_open_node(self.snapshot.frozen.nodes, self.snapshot.fleet.nodes)
+        fits_now = trial.fits_now(number, kind)
+        if kind.parent is not None and not fits_now and trial.fits_without(kind.parent, number, kind):
+            return reasons.waits_for_parent(kind.parent, request)
+        if not trial.quota_allows(kind, shape.total):
+            team = trial.quota.teams[kind.team]
+            used, ceiling = int(trial.quota.used[kind.team]), trial.quota.ceiling(kind.team, request)
+            return reasons.waits_for_quota(request, team, used, ceiling)
+        if kind.leaving_for and not fits_now:
+            run_id = self.queue[number].run_id
+            count = sum(gang.evicting_for == run_id for gang in self.snapshot.gangs() if gang.evicting)
+            return reasons.waits_for_victims(request, count)
+        if fits_now and kind.backing_off_until is not None:
+            return reasons.backing_off(kind.backing_off_until, self.now)
+        closed = self.snapshot.frozen.nodes
+        if closed and trial.fits_if_opened(number, kind):
+            name, text = min(closed.items())
+            return reasons.frozen(text, f"node {name}" if len(closed) == 1 else f"{len(closed)} nodes, {name} first,")
+        avoided = trial.avoided(kind, number, shape.total)
+        starts = [trial.kept[index].start for index in avoided if trial.kept[index].start < inf]
+        return reasons.waits_for_capacity(
+            self.snapshot.fleet,
+            request,
+            shape,
+            trial.view(trial.free, kind, avoided),
+            trial.view(trial.free, kind, ()),
+            min(starts, default=None),
+            self.now,
+        )
+
+    def _estimates(self, numbers: Sequence[int]) -> dict[int, float]:
+        """When the first of every resource pool start, if they start in this order and nobody else comes."""
+        trial, fleet = self.trial, self.snapshot.fleet
+        times = trial.times.copy()
+        etas: dict[int, float] = {}
+        for keep in (k for k in trial.kept if not k.pledge):
+            etas[keep.number] = keep.start
+            times[keep.devices] = keep.start + expected_runtime(keep.request, self.policy)
+        seen: dict[str, int] = {}
+        for number in numbers:
+            kind = self._class(number)
+            place = seen[kind.pool.label] = seen.get(kind.pool.label, 0) + 1
+            if place > self.policy.eta_positions or number in etas:
+                if len(seen) == len(self.order.pools) and min(seen.values()) > self.policy.eta_positions:
+                    break
+                continue
+            shape = shape_of(kind)
+            if not shape.total or not trial.quota_allows(kind, shape.total):
+                continue
+            found = earliest(fleet, times, kind.pool.mask, shape)
+            if found is None:
+                continue
+            etas[number] = max(found[0], kind.backing_off_until or 0.0)
+            times[np.concatenate(found[2])] = etas[number] + expected_runtime(kind.request, self.policy)
+        return etas

@@ -1,0 +1,165 @@
+"""The cluster as arrays: what does not change while gangs come and go.
+
+Built once from the nodes and shared by every snapshot until a node changes. Devices are numbered node by node in the
+order of node names, so equal clusters give equal numbers, whatever order the nodes were reported in.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from dsec_blocks.model.devices import Device, Health, Node
+from dsec_blocks.model.requests import GangRequest
+from dsec_blocks.model.units import format_memory
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceClass:
+    """Devices that any request treats alike."""
+
+    model: str
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourcePool:
+    """The devices that satisfy one model and memory constraint; gangs with the same pool compete with each other.
+
+    `classes` index `Fleet.classes`; two constraints with the same classes are one pool.
+    """
+
+    label: str
+    classes: tuple[int, ...]
+    mask: Bools
+    """Over devices: in the pool, whether usable or not."""
+
+
+@dataclass(frozen=True, eq=False)
+class Fleet:
+    """Nodes, islands and devices by number.
+
+    An *island* is a node's part of one NVLink domain: the devices of a member that is to talk over NVLink sit in one.
+    Devices without NVLink form one island per node with domain −1, which only a single device can use as an island.
+    """
+
+    nodes: tuple[str, ...]
+    uuids: tuple[str, ...]
+    domains: tuple[str, ...]
+    classes: tuple[DeviceClass, ...]
+    device_node: Ints
+    device_island: Ints
+    device_class: Ints
+    device_usable: Bools
+    """Healthy, on a node that takes work."""
+    node_start: Ints
+    """Devices of node i are node_start[i]:node_start[i + 1]."""
+    node_schedulable: Bools
+    island_node: Ints
+    island_domain: Ints
+    levels: tuple[Ints, ...]
+    """Node → group number at each topology level, narrowest level first."""
+    node_number: dict[str, int] = field(repr=False)
+    device_number: dict[str, int] = field(repr=False)
+    source: tuple[Node, ...] = field(repr=False)
+    _pools: dict[tuple[str | None, int | None], ResourcePool] = field(default_factory=dict, repr=False)
+    """Memo of `pool_of`: a pure function of the fleet."""
+
+    @property
+    def size(self) -> int:
+        """Devices, usable or not."""
+        return len(self.uuids)
+
+    def pool_of(self, request: GangRequest) -> ResourcePool:
+        """The resource pool of a request's `gpu_model` and `gpu_memory_bytes`; without classes when nothing matches."""
+        key = (request.gpu_model, request.gpu_memory_bytes)
+        pool = self._pools.get(key)
+        if pool is None:
+            chosen = tuple(
+                number
+                for number, kind in enumerate(self.classes)
+                if (key[0] is None or kind.model.casefold() == key[0].casefold())
+                and (key[1] is None or kind.memory_bytes >= key[1])
+            )
+            same = next((p for p in self._pools.values() if p.classes == chosen), None)
+            pool = same or ResourcePool(
+                label=self._label(chosen), classes=chosen, mask=np.isin(self.device_class, np.array(chosen, np.int64))
+            )
+            self._pools[key] = pool
+        return pool
+
+    def _label(self, chosen: tuple[int, ...]) -> str:
+        if len(chosen) == len(self.classes):
+            return "every GPU"
+        models = [kind.model for kind in self.classes]
+        return ", ".join(
+            self.classes[c].model
+            if models.count(self.classes[c].model) == 1
+            else f"{self.classes[c].model} {format_memory(self.classes[c].memory_bytes)}"
+            for c in chosen
+        )
+
+
+def build_fleet(nodes: Sequence[Node]) -> Fleet:
+    """The arrays of `nodes`."""
+    ordered = tuple(sorted(nodes, key=lambda node: node.name))
+    devices: list[Device] = []
+    device_node: list[int] = []
+    node_start = [0]
+    for number, node in enumerate(ordered):
+        devices.extend(sorted(node.devices, key=lambda device: (device.index, device.uuid)))
+        device_node.extend([number] * len(node.devices))
+        node_start.append(len(devices))
+    domains = tuple(sorted({device.nvlink_domain for device in devices if device.nvlink_domain}))
+    domain_number = {name: number for number, name in enumerate(domains)}
+    classes = tuple(
+        DeviceClass(model=model, memory_bytes=memory)
+        for model, memory in sorted({(device.model, device.memory_bytes) for device in devices})
+    )
+    class_number = {(kind.model, kind.memory_bytes): number for number, kind in enumerate(classes)}
+    islands: dict[tuple[int, int], int] = {}
+    device_island = [
+        islands.setdefault((node, domain_number.get(device.nvlink_domain, -1)), len(islands))
+        for node, device in zip(device_node, devices, strict=True)
+    ]
+    schedulable = np.array([node.schedulable for node in ordered], bool)
+    healthy = np.array([device.health is Health.HEALTHY for device in devices], bool)
+    nodes_of_devices = np.array(device_node, np.int64)
+    return Fleet(
+        nodes=tuple(node.name for node in ordered),
+        uuids=tuple(device.uuid for device in devices),
+        domains=domains,
+        classes=classes,
+        device_node=nodes_of_devices,
+        device_island=np.array(device_island, np.int64),
+        device_class=np.array([class_number[d.model, d.memory_bytes] for d in devices], np.int64),
+        device_usable=healthy & schedulable[nodes_of_devices],
+        node_start=np.array(node_start, np.int64),
+        node_schedulable=schedulable,
+        island_node=np.array([node for node, _ in islands], np.int64),
+        island_domain=np.array([domain for _, domain in islands], np.int64),
+        levels=_levels(ordered),
+        node_number={node.name: number for number, node in enumerate(ordered)},
+        device_number={device.uuid: number for number, device in enumerate(devices)},
+        source=ordered,
+    )
+
+
+def _levels(nodes: Sequence[Node]) -> tuple[Ints, ...]:
+    """Group numbers per level, narrowest first; a level at which every node is alone or all are together says nothing.
+
+    A node with a shorter path than others keeps its full path at the narrower levels.
+    """
+    deepest = max((len(node.topology) for node in nodes), default=0)
+    levels = []
+    for length in range(deepest, 0, -1):
+        numbers: dict[tuple[str, ...], int] = {}
+        group = np.array([numbers.setdefault(node.topology[:length], len(numbers)) for node in nodes], np.int64)
+        if 1 < len(numbers) < len(nodes):
+            levels.append(group)
+    return tuple(levels)

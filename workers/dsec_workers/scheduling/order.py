@@ -1,0 +1,160 @@
+"""In which order the waiting are tried: a weighted sum of factors that everybody can read.
+
+rank = w_priority·P + w_age·age + w_share·(1 − share) + w_gap·fit + w_depth·depth, every factor in [0, 1]:
+
+- P: base priority ÷ the policy's priority scale;
+- age: eligible wait ÷ max_age. It counts from the scheduled time, which survives evictions;
+- share: the team's after-state share ÷ its fair share (`Quota.shares`);
+- fit: devices free in the gang's resource pool ÷ devices it needs, so a small gap counts for it;
+- depth: the team's part of all that wait.
+
+Past max_age a team's oldest gang leaves this order and stands in front, by first submit time alone. Gangs that differ
+only in age form a *class* and keep their order among themselves, so a cycle ranks classes, not gangs.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dsec_blocks.model.requests import GangRequest
+from dsec_workers.scheduling.fleet import Floats, Ints, ResourcePool
+from dsec_workers.scheduling.policy import Policy
+from dsec_workers.scheduling.quota import Quota
+from dsec_workers.scheduling.snapshot import QueuedGang
+
+FACTORS = ("priority", "age", "share", "gap", "depth")
+
+
+@dataclass(eq=False, slots=True)
+class GangClass:
+    """Waiting gangs that differ in age alone: the same request, team and history of trouble."""
+
+    request: GangRequest
+    team: int
+    pool: ResourcePool
+    gangs: list[int]
+    """Numbers of the gangs, first in order first."""
+    backing_off_until: float | None = None
+    parent: str | None = None
+    leaving_for: bool = False
+    """Others are already being evicted for this gang (a class of one)."""
+    next: int = 0
+    """Index in `gangs` of the first that is still undecided."""
+
+
+class Order:
+    """The waiting, ranked anew after every admission: what a cycle asks for its next gang."""
+
+    def __init__(
+        self, queue: Sequence[QueuedGang], classes: Sequence[GangClass], quota: Quota, policy: Policy, now: float
+    ) -> None:
+        self.queue, self.classes, self.quota, self.policy, self.now = queue, classes, quota, policy, now
+        count = len(queue)
+        self.wait: Floats = np.maximum(0.0, now - np.array([gang.eligible_at for gang in queue], float))
+        self.age: Floats = np.minimum(1.0, self.wait / policy.max_age_seconds)
+        by_submit = sorted(range(count), key=lambda i: (queue[i].submitted_at, queue[i].run_id))
+        self.seniority: Ints = np.empty(count, np.int64)
+        """Rank of each gang by first submit time, then id: the tie-break everywhere."""
+        self.seniority[by_submit] = np.arange(count)
+        self.undecided = np.ones(count, bool)
+        self.class_of: Ints = np.full(count, -1, np.int64)
+        for number, kind in enumerate(classes):
+            kind.gangs.sort(key=lambda i: (-self.age[i], self.seniority[i]))
+            self.class_of[kind.gangs] = number
+        self.team: Ints = np.array([kind.team for kind in classes], np.int64)
+        self.need: Ints = np.array([kind.request.devices for kind in classes], np.int64)
+        self.head: Ints = np.array([kind.gangs[0] for kind in classes], np.int64)
+        self.priority: Floats = np.minimum(
+            1.0, np.array([kind.request.priority for kind in classes], float) / policy.priority_scale
+        )
+        labels = {kind.pool.label: number for number, kind in enumerate(classes)}
+        self.pools = {label: classes[number].pool for label, number in labels.items()}
+        pool_number = {label: number for number, label in enumerate(self.pools)}
+        self.pool: Ints = np.array([pool_number[kind.pool.label] for kind in classes], np.int64)
+        self.open = np.ones(len(classes), bool)
+        """Classes with an undecided gang that has not been refused in this state."""
+        self.waiting: Ints = (
+            np.bincount(self.team[self.class_of], minlength=len(quota.teams))
+            if count
+            else np.zeros(len(quota.teams), np.int64)
+        )
+        # Each team's gangs by first submit time, for the front.
+        self._by_team: list[list[int]] = [[] for _ in quota.teams]
+        for number in by_submit:
+            self._by_team[int(self.team[self.class_of[number]])].append(number)
+        self._oldest = [0] * len(quota.teams)
+
+    def factors(self, free_by_pool: Sequence[int]) -> list[Floats]:
+        """The five summands of every class's rank but for age, which differs by gang (zero here)."""
+        policy = self.policy
+        free = np.array(free_by_pool, float)[self.pool]
+        fit = np.minimum(1.0, free / np.maximum(self.need, 1)) * (self.need > 0) + (self.need == 0)
+        depth = self.waiting[self.team] / max(1, int(self.waiting.sum()))
+        return [
+            policy.w_priority * self.priority,
+            np.zeros(len(self.classes)),
+            policy.w_share * (1.0 - self.quota.shares(self.team, self.need)),
+            policy.w_gap * fit,
+            policy.w_depth * depth,
+        ]
+
+    def front(self) -> list[int]:
+        """Each team's oldest undecided gang, where it has waited for max_age: by first submit time."""
+        found = []
+        for team, numbers in enumerate(self._by_team):
+            index = self._oldest[team]
+            while index < len(numbers) and not self.undecided[numbers[index]]:
+                index += 1
+            self._oldest[team] = index
+            if index < len(numbers) and self.age[numbers[index]] >= 1.0:
+                found.append(numbers[index])
+        return sorted(found, key=lambda i: int(self.seniority[i]))
+
+    def next(self, free_by_pool: Sequence[int], ranks: Floats | None) -> tuple[int | None, Floats]:
+        """The gang to try now, and the ranks that led to it (pass them back until an admission changes them)."""
+        if ranks is None:
+            ranks = np.round(sum(self.factors(free_by_pool)), 9)
+        for number in self.front():
+            if self.open[self.class_of[number]]:
+                return number, ranks
+        if not self.open.any():
+            return None, ranks
+        total = np.where(self.open, np.round(ranks + self.policy.w_age * self.age[self.head], 9), -np.inf)
+        best = np.flatnonzero(total == total.max())
+        heads = self.head[best]
+        return int(heads[np.argmin(self.seniority[heads])]), ranks
+
+    def admitted(self, number: int) -> None:
+        """The gang no longer waits."""
+        self.undecided[number] = False
+        kind_number = int(self.class_of[number])
+        kind = self.classes[kind_number]
+        self.waiting[kind.team] -= 1
+        while kind.next < len(kind.gangs) and not self.undecided[kind.gangs[kind.next]]:
+            kind.next += 1
+        if kind.next == len(kind.gangs):
+            self.open[kind_number] = False
+        else:
+            self.head[kind_number] = kind.gangs[kind.next]
+
+    def refused(self, number: int) -> None:
+        """The gang cannot start in this state; nor can any other of its class."""
+        self.open[int(self.class_of[number])] = False
+
+    def reopen(self, classes: Sequence[int] | None = None) -> None:
+        """Something changed that may cure refusals: try these classes (all, when None) again."""
+        for number in range(len(self.classes)) if classes is None else classes:
+            kind = self.classes[number]
+            self.open[number] = kind.next < len(kind.gangs)
+
+    def final(self, free_by_pool: Sequence[int]) -> tuple[list[int], list[Floats]]:
+        """The gangs still waiting in order, and the summands of every gang's rank."""
+        summands = [values[self.class_of] for values in self.factors(free_by_pool)]
+        summands[1] = self.policy.w_age * self.age
+        rank = np.round(sum(summands), 9)
+        front = self.front()
+        behind = np.flatnonzero(self.undecided)
+        order = behind[np.lexsort((self.seniority[behind], -rank[behind]))].tolist()
+        first = set(front)
+        return [*front, *(number for number in order if number not in first)], summands

@@ -1,0 +1,218 @@
+"""Where a gang fits: by shape, in the smallest domain that holds it, leaving whole nodes and racks whole.
+
+One rule at every scale, after Kueue's best fit: of the domains that can hold the gang take the one with the least
+room, inside it the nodes with the least left over. Large gangs therefore find whole domains, and small ones fill
+what is already broken. Members sit on different nodes (a member is one per node).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dsec_blocks.model.gangs import MemberPlacement, Placement
+from dsec_blocks.model.requests import Topology
+from dsec_workers.scheduling.fleet import Bools, Fleet, Ints
+from dsec_workers.scheduling.room import View
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """`members` nodes with `devices` each, and how tightly."""
+
+    members: int
+    devices: int
+    topology: Topology
+
+    @property
+    def total(self) -> int:
+        """Devices of the whole gang."""
+        return self.members * self.devices
+
+
+@dataclass(frozen=True, slots=True)
+class Seats:
+    """The node of each member and, where its devices must share one, the island (else −1)."""
+
+    nodes: Ints
+    islands: Ints
+
+
+def find_seats(fleet: Fleet, view: View, shape: Shape) -> Seats | None:
+    """The best place for `shape` among the view's free devices; None if it has none. O(nodes), deterministic."""
+    if shape.members == 1:
+        return _one_member(fleet, view, shape)
+    seats = _within_nvlink(fleet, view, shape)
+    if seats is not None or shape.topology is Topology.DOMAIN:
+        return seats
+    islands = _best_island(fleet, view, shape) if shape.topology is Topology.NODE_DOMAIN else None
+    fits = view.node_free >= shape.devices if islands is None else islands >= 0
+    for level in fleet.levels:
+        nodes = _best_group(fleet, level, fits, view.node_free, shape)
+        if nodes is not None:
+            return Seats(nodes, np.full(len(nodes), -1) if islands is None else islands[nodes])
+    nodes = _tightest(fleet, np.flatnonzero(fits), view.node_free, shape)
+    if nodes is None:
+        return None
+    return Seats(nodes, np.full(len(nodes), -1) if islands is None else islands[nodes])
+
+
+def fits(fleet: Fleet, view: View, shape: Shape) -> bool:
+    """Whether `find_seats` would find any, without choosing."""
+    usable = view.island_free >= shape.devices
+    if shape.topology is Topology.PREFERRED:
+        return int(np.count_nonzero(view.node_free >= shape.devices)) >= shape.members
+    if shape.devices > 1 or (shape.topology is Topology.DOMAIN and shape.members > 1):
+        usable &= fleet.island_domain >= 0
+    if shape.members == 1:
+        return bool(usable.any())
+    if shape.topology is Topology.NODE_DOMAIN:
+        return len(np.unique(fleet.island_node[usable])) >= shape.members
+    counts = np.bincount(fleet.island_domain[usable], minlength=1)
+    return int(counts.max(initial=0)) >= shape.members
+
+
+def pick_devices(fleet: Fleet, free: Bools, seats: Seats, shape: Shape) -> list[Ints]:
+    """The device numbers of each member: from one island where one holds them, the fullest-used island first."""
+    return [
+        _devices_on(fleet, free, int(node), int(island), shape.devices)
+        for node, island in zip(seats.nodes, seats.islands, strict=True)
+    ]
+
+
+def placement_of(fleet: Fleet, seats: Seats, devices: list[Ints]) -> Placement:
+    """The placement in names and UUIDs."""
+    return Placement(
+        members=tuple(
+            MemberPlacement(node=fleet.nodes[node], devices=tuple(fleet.uuids[number] for number in numbers))
+            for node, numbers in zip(seats.nodes.tolist(), devices, strict=True)
+        )
+    )
+
+
+def cpu_seats(open_nodes: Bools, load: Ints, members: int) -> Seats | None:
+    """Nodes for a gang without devices: those with the fewest members, again and again; None if no node is open."""
+    candidates = np.flatnonzero(open_nodes)
+    if not len(candidates):
+        return None
+    order = candidates[np.lexsort((candidates, load[candidates]))]
+    nodes = np.resize(order, members)
+    return Seats(nodes, np.full(members, -1))
+
+
+def _one_member(fleet: Fleet, view: View, shape: Shape) -> Seats | None:
+    need = shape.devices
+    usable = view.island_free >= need
+    if need > 1:
+        usable &= fleet.island_domain >= 0
+    islands = np.flatnonzero(usable)
+    if len(islands):
+        nodes = fleet.island_node[islands]
+        score = (view.node_free[nodes] - need).clip(0, 1023)
+        score = score << 10 | (view.island_free[islands] - need).clip(0, 1023)
+        tied = islands[score == score.min()]
+        if len(tied) > 1:
+            tied = tied[_room_around(fleet, view, fleet.island_node[tied], fleet.island_domain[tied])]
+        best = tied[0]
+        return Seats(fleet.island_node[best : best + 1], np.array([best]))
+    if shape.topology is not Topology.PREFERRED:
+        return None
+    nodes = np.flatnonzero(view.node_free >= need)
+    if not len(nodes):
+        return None
+    left = view.node_free[nodes]
+    tied = nodes[left == left.min()]
+    if len(tied) > 1:
+        tied = tied[_room_around(fleet, view, tied, None)]
+    return Seats(tied[:1], np.array([-1]))
+
+
+def _room_around(fleet: Fleet, view: View, nodes: Ints, domains: Ints | None) -> Ints:
+    """Order of `nodes` by free devices in their NVLink domain, then at each level, least first: used racks fill up."""
+    keys: list[Ints] = [nodes]
+    for level in reversed(fleet.levels):
+        keys.append(_weigh(level, view.node_free)[level[nodes]])
+    if domains is not None and len(fleet.domains):
+        linked = fleet.island_domain >= 0
+        room = np.zeros(len(fleet.domains) + 1, np.int64)
+        room[:-1] = np.bincount(
+            fleet.island_domain[linked], view.island_free[linked], minlength=len(fleet.domains)
+        ).astype(np.int64)
+        keys.append(room[domains])
+    return np.lexsort(keys)
+
+
+def _weigh(groups: Ints, weights: Ints) -> Ints:
+    return np.bincount(groups, weights, minlength=int(groups.max(initial=-1)) + 1).astype(np.int64)
+
+
+def _within_nvlink(fleet: Fleet, view: View, shape: Shape) -> Seats | None:
+    islands = np.flatnonzero((view.island_free >= shape.devices) & (fleet.island_domain >= 0))
+    if len(islands) < shape.members:
+        return None
+    domains = fleet.island_domain[islands]
+    counts = np.bincount(domains, minlength=len(fleet.domains))
+    able = np.flatnonzero(counts >= shape.members)
+    if not len(able):
+        return None
+    linked = fleet.island_domain >= 0
+    room = np.bincount(fleet.island_domain[linked], view.island_free[linked], minlength=len(fleet.domains))
+    domain = able[np.lexsort((able, room[able], counts[able]))[0]]
+    mine = islands[domains == domain]
+    nodes = fleet.island_node[mine]
+    chosen = mine[np.lexsort((nodes, view.node_free[nodes]))[: shape.members]]
+    chosen = chosen[np.argsort(fleet.island_node[chosen], kind="stable")]
+    return Seats(fleet.island_node[chosen], chosen)
+
+
+def _best_island(fleet: Fleet, view: View, shape: Shape) -> Ints:
+    """Node → its island with the least room that still holds a member; −1 where none does."""
+    usable = view.island_free >= shape.devices
+    if shape.devices > 1:
+        usable &= fleet.island_domain >= 0
+    islands = np.flatnonzero(usable)
+    best = np.full(len(fleet.nodes), -1, np.int64)
+    order = islands[np.lexsort((-islands, -view.island_free[islands]))]
+    best[fleet.island_node[order]] = order  # the last write wins: least room, then lowest number
+    return best
+
+
+def _best_group(fleet: Fleet, level: Ints, fits: Bools, node_free: Ints, shape: Shape) -> Ints | None:
+    counts = np.bincount(level[fits], minlength=int(level.max(initial=-1)) + 1)
+    able = np.flatnonzero(counts >= shape.members)
+    if not len(able):
+        return None
+    room = _weigh(level, node_free)
+    group = able[np.lexsort((able, room[able], counts[able]))[0]]
+    return _tightest(fleet, np.flatnonzero(fits & (level == group)), node_free, shape)
+
+
+def _tightest(fleet: Fleet, nodes: Ints, node_free: Ints, shape: Shape) -> Ints | None:
+    """The `members` nodes with the least left over, members in node order; used racks first when nodes tie."""
+    if len(nodes) < shape.members:
+        return None
+    keys: list[Ints] = [nodes]
+    for level in reversed(fleet.levels):
+        keys.append(_weigh(level, node_free)[level[nodes]])
+    keys.append(node_free[nodes])
+    return np.sort(nodes[np.lexsort(keys)[: shape.members]])
+
+
+def _devices_on(fleet: Fleet, free: Bools, node: int, island: int, count: int) -> Ints:
+    start, end = fleet.node_start[node], fleet.node_start[node + 1]
+    numbers: Ints = start + np.flatnonzero(free[start:end])
+    islands = fleet.device_island[numbers]
+    if island >= 0:
+        return _first(numbers[islands == island], count)
+    names, sizes = np.unique(islands, return_counts=True)
+    linked = fleet.island_domain[names] >= 0
+    holding = names[(sizes >= count) & linked]
+    if len(holding):
+        best = holding[np.argmin(sizes[(sizes >= count) & linked])]
+        return _first(numbers[islands == best], count)
+    by_size = dict(zip(names.tolist(), sizes.tolist(), strict=True))
+    order = sorted(range(len(numbers)), key=lambda i: (-by_size[int(islands[i])], int(islands[i]), int(numbers[i])))
+    return np.sort(numbers[order[:count]])
+
+
+def _first(numbers: Ints, count: int) -> Ints:
+    return numbers[:count]

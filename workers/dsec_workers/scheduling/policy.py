@@ -1,0 +1,78 @@
+"""The numbers a cluster's owner may choose, checked once, so that no choice can starve anybody."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from dsec_blocks.model.errors import InvalidRequest
+from dsec_blocks.model.requests import Kind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """Weights, times and budgets of `plan()`; durations in seconds, costs in device-seconds.
+
+    Raises `InvalidRequest` for a policy that breaks the promise of no starvation or has a value out of range.
+    """
+
+    version: str = "1"
+    w_priority: float = 4.0
+    w_age: float = 2.0
+    w_share: float = 1.0
+    w_gap: float = 0.5
+    w_depth: float = 0.25
+    priority_scale: int = 100
+    """The priority at which its factor reaches 1."""
+    max_age_seconds: float = 4 * 3600.0
+    """After that wait a team's oldest gang sorts by first submit time alone."""
+    history_weight: float = 0.25
+    """How much of a team's share is its decayed past usage instead of what it uses now."""
+
+    checkpoint_seconds: float = 10.0
+    """Notice to devices free, for a gang that has not been measured."""
+    restart_seconds: float = 30.0
+    """Claim to first step, for a gang that has not been measured."""
+    eviction_lambda_seconds: float = 120.0
+    """Charged per device for every eviction a gang has already suffered."""
+    class_penalty_seconds: Mapping[Kind, float] = field(default_factory=lambda: {Kind.INTERACTIVE: 600.0})
+    """Charged per device for evicting a gang of that kind."""
+    min_run_seconds: float = 300.0
+    """A gang that has not committed since its start is left alone for at most this long."""
+
+    search_budget: int = 20_000
+    """Sets of victims looked at for one gang before the best one so far is taken."""
+    exact_candidates: int = 20
+    """Up to so many candidates in a domain the victims are proved cheapest."""
+    max_preemptions: int = 64
+    """Gangs that may have others evicted for them in one cycle."""
+    max_admissions: int = 10_000
+    """Admissions in one cycle; gangs behind the last one are left undecided until the next."""
+    max_retries: int = 1_000
+    """Times in one cycle that remembered failures are dropped because an admission changed what others may evict."""
+
+    default_runtime_seconds: float = 3600.0
+    """Expected runtime of a gang without max_runtime; only for estimates."""
+    eta_positions: int = 20
+    """Waiting gangs per resource pool that get an estimate."""
+    conditional_worth: float = 5.0
+    """A gang passes on condition only if it gets at least this many times its checkpoint and restart."""
+
+    def __post_init__(self) -> None:
+        weights = (self.w_priority, self.w_age, self.w_share, self.w_gap, self.w_depth)
+        if not all(0 <= weight < float("inf") for weight in weights):
+            raise InvalidRequest(f"policy {self.version}: weights must be finite and not negative, got {weights}")
+        others = self.w_share + self.w_gap + self.w_depth
+        if self.w_age < others:
+            raise InvalidRequest(
+                f"policy {self.version}: w_age is {self.w_age:g}, less than w_share + w_gap + w_depth = {others:g}; "
+                "raise w_age, or a gang could wait for ever behind younger ones of its own priority"
+            )
+        for name in ("max_age_seconds", "default_runtime_seconds", "priority_scale", "search_budget"):
+            if not getattr(self, name) > 0:
+                raise InvalidRequest(f"policy {self.version}: {name} must be more than 0")
+        for name in ("checkpoint_seconds", "restart_seconds", "eviction_lambda_seconds", "min_run_seconds"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise InvalidRequest(f"policy {self.version}: {name} must be finite and not negative")
+        if not 0 <= self.history_weight <= 1:
+            raise InvalidRequest(f"policy {self.version}: history_weight must lie between 0 and 1")
+        if self.exact_candidates > 24:
+            raise InvalidRequest(f"policy {self.version}: exact_candidates above 24 cannot be searched in time")

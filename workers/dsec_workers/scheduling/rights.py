@@ -1,0 +1,150 @@
+"""Who may evict whom. Base priority decides, never rank: a rank moves with time and would let two gangs take turns.
+
+*Priority*: victims of strictly lower base priority; if the preemptor's team would borrow, only its own gangs and
+those of teams that are borrowing before each eviction. *Reclaim*: a preemptor whose team, itself included, stays
+within nominal quota may also evict gangs of any base priority from other teams that are borrowing before each
+eviction. Every victim taken by borrowing leaves a team that would again borrow by taking it back, so it cannot
+reclaim its way back.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from dsec_workers.scheduling.cost import UNITS, eviction_cost, hand_over_seconds
+from dsec_workers.scheduling.fleet import Bools, Ints
+from dsec_workers.scheduling.policy import Policy
+from dsec_workers.scheduling.quota import Quota
+from dsec_workers.scheduling.snapshot import RunningGang, Snapshot
+
+
+def protected(gang: RunningGang, policy: Policy, now: float) -> bool:
+    """Whether the gang is within its minimum run: until its first commit after each start, bounded."""
+    committed = gang.first_commit_at is not None and gang.first_commit_at >= gang.started_at
+    return not committed and now - gang.started_at < policy.min_run_seconds
+
+
+class Roster:
+    """The running gangs as arrays by slot, for asking all of them at once."""
+
+    def __init__(self, snapshot: Snapshot, quota: Quota, policy: Policy, now: float) -> None:
+        self.snapshot, self.policy, self.now = snapshot, policy, now
+        size = len(snapshot.running)
+        self.priority: Ints = np.zeros(size, np.int64)
+        self.team: Ints = np.zeros(size, np.int64)
+        self.devices: Ints = np.zeros(size, np.int64)
+        self.movable: Bools = np.zeros(size, bool)
+        """Some gang may evict it at some time: evictable, not leaving, not promised."""
+        self.exposed: Bools = np.zeros(size, bool)
+        """Past its minimum run."""
+        self.due: Bools = np.zeros(size, bool)
+        """Passed on a condition whose time to leave has come."""
+        for slot, gang in enumerate(snapshot.running):
+            if gang is None:
+                continue
+            self.priority[slot] = gang.request.priority
+            self.team[slot] = quota.number[gang.team]
+            self.devices[slot] = len(gang.placement.devices)
+            self.movable[slot] = gang.request.evictable and not gang.evicting and not gang.promised
+            self.exposed[slot] = not protected(gang, policy, now)
+            until = gang.conditional_until
+            self.due[slot] = until is not None and now >= until - hand_over_seconds(gang, policy)
+        self._costs: dict[int, int] = {}
+
+    def gang(self, slot: int) -> RunningGang:
+        """The gang in `slot`."""
+        gang = self.snapshot.running[slot]
+        assert gang is not None
+        return gang
+
+    def cost(self, slot: int) -> int:
+        """Cost of evicting it, in thousandths of a device-second."""
+        found = self._costs.get(slot)
+        if found is None:
+            found = self._costs[slot] = round(eviction_cost(self.gang(slot), self.policy, self.now) * UNITS)
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """A gang that wants room: what decides its rights."""
+
+    team: int
+    priority: int
+    devices: int
+    ceiling: int
+    """See `Quota.ceiling`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rights:
+    """What one claim may do in one state of a trial."""
+
+    claim: Claim
+    roster: Roster
+    borrowed: Ints
+    """Per team, devices in use beyond nominal before any of this claim's evictions."""
+    nominal_left: int
+    """Devices that the claim's team may still use within nominal, before any eviction."""
+    shortage: int
+    """Devices of its own team that must go for the team's limit, before any placement."""
+    conditional: Bools
+    """Slots that it may evict as the holder that they passed."""
+
+    @classmethod
+    def of(cls, claim: Claim, roster: Roster, quota: Quota, conditional: Bools) -> "Rights":
+        """The rights of `claim` as the trial stands."""
+        after = int(quota.used[claim.team]) + claim.devices
+        return cls(
+            claim=claim,
+            roster=roster,
+            borrowed=quota.borrowed(),
+            nominal_left=int(quota.nominal[claim.team]) - after,
+            shortage=max(0, after - claim.ceiling),
+            conditional=conditional,
+        )
+
+    def candidates(self) -> Bools:
+        """Slots that some admissible set of victims might contain."""
+        roster, claim = self.roster, self.claim
+        own, lower = roster.team == claim.team, roster.priority < claim.priority
+        # Evicting its own team's gangs can bring a borrowing team back within nominal.
+        could_own = own & lower & roster.movable & roster.exposed
+        within = self.nominal_left + int(roster.devices[could_own].sum()) >= 0
+        borrowing = (self.borrowed > 0)[roster.team]
+        allowed = (lower & (own | borrowing | within)) | (~own & borrowing & within)
+        found: Bools = roster.movable & ((roster.exposed & allowed) | self.conditional)
+        return found
+
+    def admissible(self, victims: Iterable[int]) -> bool:
+        """Whether this whole set may be evicted for the claim, in some order."""
+        roster, claim = self.roster, self.claim
+        mine, rest = 0, []
+        for slot in victims:
+            if roster.team[slot] == claim.team:
+                mine += int(roster.devices[slot])
+                if roster.priority[slot] >= claim.priority and not self.conditional[slot]:
+                    return False
+            elif not self.conditional[slot]:
+                rest.append(slot)
+        if mine < self.shortage:
+            return False
+        within = self.nominal_left + mine >= 0
+        chains: dict[int, list[int]] = {}
+        for slot in rest:
+            lower = roster.priority[slot] < claim.priority
+            if not within and not lower:
+                return False
+            if not (within and lower):
+                chains.setdefault(int(roster.team[slot]), []).append(int(roster.devices[slot]))
+        # Smallest first, the team must still be borrowing before the last and largest eviction.
+        return all(sum(sizes) - max(sizes) < self.borrowed[team] for team, sizes in chains.items())
+
+    def over(self, *, team: int, priority: int, devices: int, evictable: bool) -> bool:
+        """Whether the claim could evict a gang that is not running yet, were it running: who may take its room."""
+        if not evictable:
+            return False
+        lower, own = priority < self.claim.priority, team == self.claim.team
+        borrowing, within = self.borrowed[team] + devices > 0, self.nominal_left >= 0
+        return bool((lower and (own or borrowing or within)) or (not own and borrowing and within))

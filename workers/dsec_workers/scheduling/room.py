@@ -1,0 +1,73 @@
+"""A trial's copy of who has what, with counts per node and island that stay right as devices are taken.
+
+A cycle never touches its snapshot: it takes devices from a `Room`, which is dropped at the end, whatever happened.
+Counts are kept per *view*: the devices that one kind of gang may use (its resource pool, less what is kept for
+others).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dsec_workers.scheduling.fleet import Bools, Fleet, Ints
+
+
+@dataclass(eq=False, slots=True)
+class View:
+    """Devices that may be used now, counted per island and per node."""
+
+    free: Bools
+    island_free: Ints
+    node_free: Ints
+
+
+def view_of(fleet: Fleet, free: Bools) -> View:
+    """The counts of the devices in `free`."""
+    return View(
+        free=free,
+        island_free=np.bincount(fleet.device_island[free], minlength=len(fleet.island_node)),
+        node_free=np.bincount(fleet.device_node[free], minlength=len(fleet.nodes)),
+    )
+
+
+class Room:
+    """Devices left over, by view; `take` and `give` keep every view right."""
+
+    def __init__(self, fleet: Fleet, free: Bools) -> None:
+        self.fleet = fleet
+        self.free = free.copy()
+        self._masks: dict[object, Bools] = {}
+        self._views: dict[object, View] = {}
+
+    def view(self, key: object, mask: Bools) -> View:
+        """The free devices in `mask`. `key` must name the mask."""
+        found = self._views.get(key)
+        if found is None:
+            found = self._views[key] = view_of(self.fleet, self.free & mask)
+            self._masks[key] = mask
+        return found
+
+    def take(self, devices: Ints) -> None:
+        """These devices are no longer free."""
+        self.free[devices] = False
+        self._count(devices, -1, False)
+
+    def give(self, devices: Ints) -> None:
+        """These devices, which were not free, are free."""
+        self.free[devices] = True
+        self._count(devices, +1, True)
+
+    def _count(self, devices: Ints, change: int, free: bool) -> None:
+        islands, nodes = self.fleet.device_island, self.fleet.device_node
+        for key, view in self._views.items():
+            mine = devices[self._masks[key][devices]]
+            mine = mine[view.free[mine] != free]
+            if len(mine):
+                view.free[mine] = free
+                np.add.at(view.island_free, islands[mine], change)
+                np.add.at(view.node_free, nodes[mine], change)
+
+    def forget_views(self) -> None:
+        """The masks behind the keys have changed."""
+        self._views.clear()
+        self._masks.clear()

@@ -1,0 +1,120 @@
+"""The head of line's reservation on future capacity, and the estimates made from the same forecast.
+
+For every device the forecast knows when it will be free: a running gang's max_runtime is enforced and counts as a
+contract; without one an estimate stands in, doubled each time the gang outlives it (services are not expected to
+end). The earliest time at which a shape fits is found without simulation: a node can host a member when its k-th
+device is free, the gang can start when n nodes can (EASY's shadow time, by shape instead of by sum).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf, log2
+
+import numpy as np
+
+from dsec_blocks.model.requests import GangRequest, Kind, Topology
+from dsec_workers.scheduling.fleet import Bools, Fleet, Floats, Ints
+from dsec_workers.scheduling.placement import Seats, Shape, find_seats, pick_devices
+from dsec_workers.scheduling.policy import Policy
+from dsec_workers.scheduling.room import view_of
+from dsec_workers.scheduling.snapshot import RunningGang, Snapshot
+
+
+def expected_runtime(request: GangRequest, policy: Policy, elapsed: float = 0.0) -> float:
+    """Seconds from start to end: the contract, else the default doubled until it exceeds what has elapsed."""
+    if request.max_runtime_seconds is not None:
+        return request.max_runtime_seconds
+    if request.kind is Kind.INFERENCE:
+        return inf
+    default = policy.default_runtime_seconds
+    return default if elapsed < default else float(default * 2.0 ** (int(log2(elapsed / default)) + 1))
+
+
+def expected_end(gang: RunningGang, policy: Policy, now: float) -> float:
+    """When the gang's devices are expected to be free; never in the past. A passer leaves when its condition says."""
+    if gang.evicting:
+        return now + gang.request.grace_seconds
+    end = gang.started_at + expected_runtime(gang.request, policy, now - gang.started_at)
+    return max(now, end if gang.conditional_until is None else min(end, gang.conditional_until))
+
+
+def free_times(snapshot: Snapshot, closed_nodes: Bools, policy: Policy, now: float) -> Floats:
+    """Per device, when it will be free; infinity where it takes no work."""
+    ends = np.array(
+        [now if gang is None else expected_end(gang, policy, now) for gang in snapshot.running] or [now], float
+    )
+    times = np.where(snapshot.holder >= 0, ends[snapshot.holder], now)
+    times = np.where(snapshot.next_holder >= 0, ends[snapshot.next_holder], times)
+    times[~snapshot.fleet.device_usable | closed_nodes[snapshot.fleet.device_node]] = inf
+    return times
+
+
+def earliest(fleet: Fleet, times: Floats, mask: Bools, shape: Shape) -> tuple[float, Seats, list[Ints]] | None:
+    """The first time at which `shape` fits on devices in `mask`, with the seats and devices it would take then."""
+    when = np.where(mask, times, inf)
+    start = _start(fleet, when, shape)
+    if start == inf:
+        return None
+    ready = when <= start
+    seats = find_seats(fleet, view_of(fleet, ready), shape)
+    if seats is None:
+        return None
+    return start, seats, pick_devices(fleet, ready, seats, shape)
+
+
+def _start(fleet: Fleet, when: Floats, shape: Shape) -> float:
+    by_node = shape.topology is Topology.PREFERRED
+    unit_of, units = (fleet.device_node, len(fleet.nodes)) if by_node else (fleet.device_island, len(fleet.island_node))
+    hosts = _kth(unit_of, units, when, shape.devices)
+    if by_node:
+        return _nth(hosts, shape.members)
+    if shape.devices > 1 or (shape.topology is Topology.DOMAIN and shape.members > 1):
+        hosts[fleet.island_domain < 0] = inf
+    if shape.members == 1:
+        return float(hosts.min(initial=inf))
+    if shape.topology is Topology.NODE_DOMAIN:
+        nodes = np.full(len(fleet.nodes), inf)
+        np.minimum.at(nodes, fleet.island_node, hosts)
+        return _nth(nodes, shape.members)
+    linked = fleet.island_domain >= 0
+    return float(_kth(fleet.island_domain[linked], len(fleet.domains), hosts[linked], shape.members).min(initial=inf))
+
+
+def _nth(values: Floats, n: int) -> float:
+    return inf if len(values) < n else float(np.partition(values, n - 1)[n - 1])
+
+
+def _kth(groups: Ints, count: int, values: Floats, k: int) -> Floats:
+    """Per group, the k-th smallest of its values; infinity in groups with fewer."""
+    order = np.lexsort((values, groups))
+    sizes = np.bincount(groups, minlength=count)
+    starts = np.concatenate(([0], np.cumsum(sizes)[:-1])).astype(np.int64)
+    result = np.full(count, inf)
+    enough = np.flatnonzero(sizes >= k)
+    result[enough] = values[order[starts[enough] + k - 1]]
+    return result
+
+
+@dataclass(eq=False, slots=True)
+class Kept:
+    """Devices kept for one waiting gang: a shadow, or a pledge (room its victims leave), which no passer may use."""
+
+    number: int
+    """Gang number in the queue; −1 for a gang that is not in this queue."""
+    run_id: str
+    resource_pool: str
+    team: int
+    request: GangRequest
+    start: float
+    since: float
+    devices: Ints
+    mask: Bools
+    pledge: bool = False
+
+
+def kept_devices(kept: Sequence[Kept], size: int) -> Bools:
+    """All devices that any of these keep."""
+    mask = np.zeros(size, bool)
+    for keep in kept:
+        mask |= keep.mask
+    return mask

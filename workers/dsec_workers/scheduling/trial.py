@@ -1,0 +1,417 @@
+"""One cycle's working state: copies of the snapshot's arrays, changed by every admission, dropped at the end.
+
+`attempt` answers for one waiting gang: an `Admit` that has already been entered here, or None. In that order it
+looks at devices that are free, at devices kept for the head of line that it may pass on condition, at devices whose
+holders are leaving, and at gangs it may evict.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
+
+import numpy as np
+
+from dsec_workers.scheduling.cost import UNITS, hand_over_seconds, overhead_seconds
+from dsec_workers.scheduling.decisions import Admit, Shadow, Victim
+from dsec_workers.scheduling.fleet import Bools, Floats, Ints
+from dsec_workers.scheduling.order import GangClass
+from dsec_workers.scheduling.placement import Seats, Shape, cpu_seats, find_seats, fits, pick_devices, placement_of
+from dsec_workers.scheduling.policy import Policy
+from dsec_workers.scheduling.quota import Quota
+from dsec_workers.scheduling.rights import Claim, Rights, Roster
+from dsec_workers.scheduling.room import Room, View, view_of
+from dsec_workers.scheduling.shadow import Kept, earliest, expected_runtime, free_times
+from dsec_workers.scheduling.snapshot import QueuedGang, Snapshot
+from dsec_workers.scheduling.victims import Search
+
+
+def shape_of(kind: GangClass, members: int | None = None) -> Shape:
+    """The shape of a class: the smallest it accepts, unless `members` says how many."""
+    request = kind.request
+    return Shape(members or request.min_nodes or request.nodes, request.devices_per_node, request.topology)
+
+
+@dataclass(slots=True)
+class Effect:
+    """What an admission changed, beside taking devices: what remembered failures depend on."""
+
+    evicted: bool
+    kept_changed: bool
+
+
+class Trial:
+    """See the module. `queue` numbers are those of `Order`."""
+
+    def __init__(
+        self, snapshot: Snapshot, queue: Sequence[QueuedGang], quota: Quota, policy: Policy, now: float
+    ) -> None:
+        self.snapshot, self.fleet, self.queue = snapshot, snapshot.fleet, queue
+        self.quota, self.policy, self.now = quota, policy, now
+        self.roster = Roster(snapshot, quota, policy, now)
+        fleet = self.fleet
+        self.closed: Bools = np.array([name in snapshot.frozen.nodes for name in fleet.nodes], bool)
+        open_devices = fleet.device_usable & ~self.closed[fleet.device_node]
+        self.usable: Bools = open_devices
+        leaving = np.array([gang is not None and gang.evicting for gang in snapshot.running] or [False], bool)
+        unheld = (snapshot.holder < 0) & (snapshot.next_holder < 0)
+        soon = (snapshot.holder >= 0) & leaving[snapshot.holder] & (snapshot.next_holder < 0)
+        self.free = Room(fleet, open_devices & unheld)
+        self.soon = Room(fleet, open_devices & (unheld | soon))
+        self.times: Floats = free_times(snapshot, self.closed, policy, now)
+        self.load = self._members_per_node()
+        self.kept: list[Kept] = []
+        self.preemptions = 0
+        self.conditional: dict[str, float] = {}
+        self.cut_short: set[str] = set()
+        self._failed: set[object] = set()
+        self._pool_masks: dict[str, Bools] = {}
+        self._shapes: dict[str, Shape] = {}
+
+    def _members_per_node(self) -> Ints:
+        load = np.zeros(len(self.fleet.nodes), np.int64)
+        for gang in self.snapshot.gangs():
+            for member in gang.placement.members:
+                number = self.fleet.node_number.get(member.node)
+                if number is not None:
+                    load[number] += 1
+        return load
+
+    # ---- what may be used -------------------------------------------------------------------------------------
+
+    def mask(self, kind: GangClass, avoided: tuple[int, ...]) -> Bools:
+        """Devices of the class's resource pool without what is kept for others."""
+        mask = kind.pool.mask
+        for index in avoided:
+            mask = mask & ~self.kept[index].mask
+        return mask
+
+    def view(self, room: Room, kind: GangClass, avoided: tuple[int, ...]) -> View:
+        """The devices of `room` that the class may use."""
+        return room.view((kind.pool.label, avoided), self.mask(kind, avoided))
+
+    def rights(self, kind: GangClass, number: int, devices: int) -> Rights:
+        """The class's rights as the trial stands; `number` tells whose passers it may evict."""
+        conditional = np.zeros(len(self.roster.team), bool)
+        for keep in self.kept:
+            if keep.number == number and not keep.pledge:
+                holders = self.snapshot.holder[keep.devices]
+                conditional[holders[holders >= 0]] = True
+        claim = Claim(
+            team=kind.team,
+            priority=kind.request.priority,
+            devices=devices,
+            ceiling=self.quota.ceiling(kind.team, kind.request),
+        )
+        return Rights.of(claim, self.roster, self.quota, conditional & self.roster.due)
+
+    def avoided(self, kind: GangClass, number: int, devices: int, *, by_contract: bool = True) -> tuple[int, ...]:
+        """Indices in `kept` that bind this gang: not its own, none whose holder it could evict, none it ends before."""
+        if not self.kept:
+            return ()
+        rights = self.rights(kind, number, devices)
+        limit = kind.request.max_runtime_seconds if by_contract else None
+        return tuple(
+            index
+            for index, keep in enumerate(self.kept)
+            if keep.number != number
+            and not (limit is not None and not keep.pledge and self.now + limit <= keep.start)
+            and not rights.over(
+                team=keep.team,
+                priority=keep.request.priority,
+                devices=keep.request.devices,
+                evictable=keep.request.evictable,
+            )
+        )
+
+    # ---- one gang ---------------------------------------------------------------------------------------------
+
+    def quota_allows(self, kind: GangClass, devices: int) -> bool:
+        """Whether the team may use so many more devices for such a gang."""
+        return int(self.quota.used[kind.team]) + devices <= self.quota.ceiling(kind.team, kind.request)
+
+    def attempt(self, number: int, kind: GangClass) -> tuple[Admit, Effect] | None:
+        """Admit gang `number` of class `kind` if anything allows it, and enter that here."""
+        request = kind.request
+        if request.devices == 0:
+            return self._without_devices(number, kind)
+        least = shape_of(kind)
+        room_in_quota = self.quota.ceiling(kind.team, request) - int(self.quota.used[kind.team])
+        most = min(request.nodes, room_in_quota // request.devices_per_node)
+        if most >= least.members:
+            for room in (self.free, self.soon):
+                found = self._in_room(room, number, kind, least.members, most)
+                if found is not None:
+                    return found
+        if kind.leaving_for or self.preemptions >= self.policy.max_preemptions:
+            return None
+        return self._by_eviction(number, kind, least)
+
+    def fits_now(self, number: int, kind: GangClass) -> bool:
+        """Whether it would start in room that is free, were it not for something else; changes nothing."""
+        if kind.request.devices == 0:
+            return bool((self.fleet.node_schedulable & ~self.closed).any())
+        shape = shape_of(kind)
+        avoided = self.avoided(kind, number, shape.total)
+        return self.quota_allows(kind, shape.total) and fits(self.fleet, self.view(self.free, kind, avoided), shape)
+
+    def fits_without(self, run_id: str, number: int, kind: GangClass) -> bool:
+        """Whether it would start in free room if that gang were gone."""
+        slot, shape = self.snapshot.slots[run_id], shape_of(kind)
+        gang = self.roster.gang(slot)
+        back = len(gang.placement.devices) if self.quota.number[gang.team] == kind.team else 0
+        mask = self.mask(kind, self.avoided(kind, number, shape.total))
+        freed = (self.free.free | (self.usable & (self.snapshot.holder == slot))) & mask
+        return self.quota_allows(kind, shape.total - back) and fits(self.fleet, view_of(self.fleet, freed), shape)
+
+    def fits_if_opened(self, number: int, kind: GangClass) -> bool:
+        """Whether it would start in free room if no node were closed."""
+        unheld = (self.snapshot.holder < 0) & (self.snapshot.next_holder < 0) & self.fleet.device_usable
+        shape = shape_of(kind)
+        mask = self.mask(kind, self.avoided(kind, number, shape.total))
+        opened = (self.free.free | (unheld & self.closed[self.fleet.device_node])) & mask
+        return fits(self.fleet, view_of(self.fleet, opened), shape)
+
+    def may_lose(self, team: int) -> bool:
+        """Whether the team has gangs that others might evict now that it borrows."""
+        return bool((self.roster.movable & self.roster.exposed & (self.roster.team == team)).any())
+
+    def _without_devices(self, number: int, kind: GangClass) -> tuple[Admit, Effect] | None:
+        seats = cpu_seats(self.fleet.node_schedulable & ~self.closed, self.load, kind.request.nodes)
+        if seats is None:
+            return None
+        nothing = [np.empty(0, np.int64)] * kind.request.nodes
+        return self._enter(number, kind, seats, nothing, why="asks for no GPU")
+
+    def _in_room(self, room: Room, number: int, kind: GangClass, least: int, most: int) -> tuple[Admit, Effect] | None:
+        avoided = self.avoided(kind, number, least * kind.request.devices_per_node, by_contract=room is self.free)
+        found = self._seats(room, kind, avoided, least, most)
+        why = "fits in free devices" if room is self.free else "fits once gangs that are leaving have left"
+        if found is not None:
+            return self._enter(number, kind, *found, why=why)
+        passable = self._passable(number, kind, avoided) if room is self.free else set()
+        if not passable:
+            return None
+        strict = tuple(index for index in avoided if index not in passable)
+        found = self._seats(room, kind, strict, least, most)
+        if found is None:
+            return None
+        taken = np.concatenate(found[1])
+        until = min(self.kept[index].start for index in passable if self.kept[index].mask[taken].any())
+        self.conditional[self.queue[number].run_id] = until
+        return self._enter(number, kind, *found, why="passes the head of line on condition")
+
+    def _passable(self, number: int, kind: GangClass, avoided: tuple[int, ...]) -> set[int]:
+        """Shadows so far ahead that an evictable gang without a contract may use their devices until then."""
+        if not kind.request.evictable:
+            return set()
+        gang = self.queue[number]
+        overhead = overhead_seconds(gang.checkpoint_seconds, gang.restart_seconds, self.policy)
+        least = self.policy.conditional_worth * overhead + kind.request.grace_seconds
+        return {i for i in avoided if not self.kept[i].pledge and self.kept[i].start - self.now >= least}
+
+    def _seats(
+        self, room: Room, kind: GangClass, avoided: tuple[int, ...], least: int, most: int
+    ) -> tuple[Seats, list[Ints]] | None:
+        key = (room is self.free, kind.pool.label, shape_of(kind, least), avoided)
+        if key in self._failed:
+            return None
+        view = self.view(room, kind, avoided)
+        low, high = least, most
+        seats = find_seats(self.fleet, view, shape_of(kind, most))
+        if seats is None and most > least:
+            if not fits(self.fleet, view, shape_of(kind, least)):
+                high = 0
+            while low < high - 1:  # the most members that fit: fewer always fit when more do
+                middle = (low + high) // 2
+                low, high = (middle, high) if fits(self.fleet, view, shape_of(kind, middle)) else (low, middle)
+            seats = find_seats(self.fleet, view, shape_of(kind, low)) if high else None
+        if seats is None:
+            self._failed.add(key)
+            return None
+        return seats, pick_devices(self.fleet, view.free, seats, shape_of(kind, len(seats.nodes)))
+
+    def _by_eviction(self, number: int, kind: GangClass, shape: Shape) -> tuple[Admit, Effect] | None:
+        avoided = self.avoided(kind, number, shape.total, by_contract=False)
+        holds_shadow = any(keep.number == number for keep in self.kept)
+        key = ("evict", kind.pool.label, shape, kind.team, kind.request.priority, kind.request.evictable, avoided)
+        if key in self._failed and not holds_shadow:
+            return None
+        search = Search(
+            fleet=self.fleet,
+            view=self.view(self.soon, kind, avoided),
+            usable=self.usable & self.mask(kind, avoided),
+            shape=shape,
+            rights=self.rights(kind, number, shape.total),
+            budget=self.policy.search_budget,
+            exact=self.policy.exact_candidates,
+        )
+        chosen = search.run()
+        if chosen is None or not chosen.slots:
+            if not search.exhaustive or search.budget.left < 0:
+                self.cut_short.add(self.queue[number].run_id)
+            self._failed.add(key)
+            return None
+        freed = search.view.free | search.freed(chosen.slots)
+        seats = find_seats(self.fleet, view_of(self.fleet, freed), shape)
+        if seats is None or not search.minimal(chosen.slots):
+            self._failed.add(key)
+            return None
+        self.preemptions += 1
+        devices = pick_devices(self.fleet, freed, seats, shape)
+        why = f"cheapest of the gangs it may evict: {len(chosen.slots)} for {search.key(chosen.slots)[0] / UNITS:.0f} "
+        return self._enter(
+            number, kind, seats, devices, why=why + "device-seconds", victims=chosen.slots, optimal=chosen.optimal
+        )
+
+    # ---- entering an admission --------------------------------------------------------------------------------
+
+    def _enter(
+        self,
+        number: int,
+        kind: GangClass,
+        seats: Seats,
+        devices: list[Ints],
+        *,
+        why: str,
+        victims: tuple[int, ...] = (),
+        optimal: bool = True,
+    ) -> tuple[Admit, Effect]:
+        gang, taken = self.queue[number], np.concatenate(devices)
+        holders = {int(slot) for slot in self.snapshot.holder[taken] if slot >= 0} - set(victims)
+        waits_for = tuple(sorted(self.roster.gang(slot).run_id for slot in holders))
+        self.free.take(taken[self.free.free[taken]])
+        for slot in victims:
+            self._leave(slot)
+        self.soon.take(taken)
+        np.add.at(self.load, seats.nodes, 1)
+        self.quota.use(kind.team, len(taken))
+        delay = max(
+            (hand_over_seconds(self.roster.gang(slot), self.policy) for slot in (*victims, *holders)), default=0.0
+        )
+        end = self.now + delay + expected_runtime(kind.request, self.policy)
+        self.times[taken] = min(end, self.conditional.get(gang.run_id, inf))
+        admit = Admit(
+            run_id=gang.run_id,
+            placement=placement_of(self.fleet, seats, devices),
+            victims=tuple(
+                Victim(run_id=self.roster.gang(slot).run_id, cost=self.roster.cost(slot) / UNITS) for slot in victims
+            ),
+            optimal=optimal,
+            why=why,
+            waits_for=waits_for,
+        )
+        return admit, Effect(evicted=bool(victims), kept_changed=self._settle_kept(number, taken, bool(victims)))
+
+    def _leave(self, slot: int) -> None:
+        """A victim's devices are promised or soon free; it counts for nobody any more."""
+        gang = self.roster.gang(slot)
+        self.roster.movable[slot] = False
+        self.quota.use(int(self.roster.team[slot]), -int(self.roster.devices[slot]))
+        mine = np.flatnonzero((self.snapshot.holder == slot) & (self.snapshot.next_holder < 0))
+        mine = mine[self.usable[mine]]
+        self.times[mine] = self.now + gang.request.grace_seconds
+        self.soon.give(mine)
+
+    def _settle_kept(self, number: int, taken: Ints, evicted: bool) -> bool:
+        """Drop what was kept for the gang that starts; look again for shadows whose devices are gone, or could be
+        earlier now that somebody leaves.
+        """
+        if not self.kept:
+            return False
+        remaining = [keep for keep in self.kept if keep.number != number]
+        changed = len(remaining) != len(self.kept)
+        self.kept = remaining
+        for keep in list(self.kept):
+            late = bool((self.times[keep.devices] > keep.start).any())
+            if not keep.pledge and (late or evicted):
+                changed |= self.renew(keep)
+        if changed:
+            self.kept_moved()
+        return changed
+
+    def kept_moved(self) -> None:
+        """Views and failures that depend on what is kept are out of date."""
+        self.free.forget_views()
+        self.soon.forget_views()
+        self._failed.clear()
+
+    def forget_failures(self) -> None:
+        """Something may succeed now that did not before."""
+        self._failed.clear()
+
+    # ---- shadows ----------------------------------------------------------------------------------------------
+
+    def others_kept(self, keep_number: int) -> Bools:
+        """Devices kept for any other gang."""
+        mask = np.zeros(self.fleet.size, bool)
+        for keep in self.kept:
+            if keep.number != keep_number:
+                mask |= keep.mask
+        return mask
+
+    def cast_shadow(self, number: int, kind: GangClass) -> bool:
+        """Reserve the earliest future place for the head of its resource pool; False when the forecast has none."""
+        found = earliest(self.fleet, self.times, kind.pool.mask & ~self.others_kept(number), shape_of(kind))
+        if found is None:
+            return False
+        start, _, devices = found
+        taken = np.concatenate(devices)
+        self._keep(number, kind, start, self.now, taken)
+        self.kept_moved()
+        return True
+
+    def restore_shadow(self, shadow: Shadow, number: int, kind: GangClass) -> None:
+        """Take a shadow over from the last cycle: earlier if it can be, later only if its devices are late."""
+        known = [self.fleet.device_number[uuid] for uuid in shadow.devices if uuid in self.fleet.device_number]
+        devices = np.array(known, np.int64)
+        whole = len(known) == len(shadow.devices) == shape_of(kind).total
+        found = earliest(self.fleet, self.times, kind.pool.mask & ~self.others_kept(number), shape_of(kind))
+        holds = whole and bool((self.times[devices] <= max(shadow.start, self.now)).all())
+        if holds and (found is None or found[0] >= shadow.start):
+            self._keep(number, kind, shadow.start, shadow.since, devices)
+        elif found is not None:
+            self._keep(number, kind, found[0], shadow.since, np.concatenate(found[2]))
+
+    def renew(self, keep: Kept) -> bool:
+        """Look again for a shadow's place; True when it changed (or went)."""
+        kind_mask = self._pool_masks[keep.run_id]
+        shape = self._shapes[keep.run_id]
+        late = bool((self.times[keep.devices] > keep.start).any())
+        found = earliest(self.fleet, self.times, kind_mask & ~self.others_kept(keep.number), shape)
+        if found is None:
+            if late:
+                self.kept.remove(keep)
+            return late
+        if not late and found[0] >= keep.start:
+            return False
+        keep.start, keep.devices = found[0], np.concatenate(found[2])
+        keep.mask = np.zeros(self.fleet.size, bool)
+        keep.mask[keep.devices] = True
+        return True
+
+    def pledge(self, number: int, kind: GangClass, devices: Ints) -> None:
+        """Room that gangs leave for a waiting gang is for nobody else."""
+        self._keep(number, kind, inf, self.now, devices, pledge=True)
+
+    def _keep(
+        self, number: int, kind: GangClass, start: float, since: float, devices: Ints, *, pledge: bool = False
+    ) -> None:
+        mask = np.zeros(self.fleet.size, bool)
+        mask[devices] = True
+        run_id = self.queue[number].run_id
+        self.kept.append(
+            Kept(
+                number=number,
+                run_id=run_id,
+                resource_pool=kind.pool.label,
+                team=kind.team,
+                request=kind.request,
+                start=start,
+                since=since,
+                devices=devices,
+                mask=mask,
+                pledge=pledge,
+            )
+        )
+        self._pool_masks[run_id] = kind.pool.mask
+        self._shapes[run_id] = shape_of(kind)
