@@ -100,7 +100,8 @@ def sync_directory(directory: Path) -> None:
 
 
 def _fill(file: BinaryIO, content: bytes | Iterable[bytes]) -> None:
-    for chunk in [content] if isinstance(content, (bytes, bytearray, memoryview)) else content:
+    chunks = [content] if isinstance(content, (bytes, bytearray, memoryview)) else content
+    for chunk in chunks:
         file.write(chunk)
     file.flush()
     os.fsync(file.fileno())

@@ -1,0 +1,112 @@
+"""HEAD: the one small value that says which checkpoints of a run exist and who may add to them.
+
+Pure. A HEAD names a generation and its commits. A new attempt of the run raises the generation before it reads; a
+committer whose generation is no longer HEAD's gives up. So what a run resumes from can never be changed under it by
+an attempt that everybody believed dead. Newest means the highest (generation, step), not the highest step: after a
+torn checkpoint a run continues from an older step, and its later commits outrank the torn attempt's.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dsec_blocks.model.errors import CheckpointFenced
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit:
+    """One checkpoint: `manifest` is its manifest's key, `digest` that manifest's sha256, `parent` the one before."""
+
+    step: int
+    attempt: int
+    manifest: str
+    digest: str
+    parent: str | None = None
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """Later is greater."""
+        return (self.attempt, self.step)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """What a run can resume from. `base` is the digest of the commit that the current generation resumed from."""
+
+    generation: int = 0
+    commits: tuple[Commit, ...] = ()
+    base: str | None = None
+    fresh: str = ""
+    """The last value of DSEC_FRESH_START that was obeyed: each value starts over once."""
+    first: int = 0
+    """The generation that made this HEAD: when it is the current one, no earlier attempt ever got here."""
+    committed_ever: bool = False
+    """Whether there is anything to lose: distinguishes "none yet" from "all gone"."""
+
+    @property
+    def newest_first(self) -> tuple[Commit, ...]:
+        """The commits in the order in which a resume tries them."""
+        return tuple(sorted(self.commits, key=lambda commit: commit.order, reverse=True))
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-ready fields."""
+        return {"schema": SCHEMA, **dataclasses.asdict(self), "commits": [dataclasses.asdict(c) for c in self.commits]}
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> "Head":
+        """The HEAD that `to_json` wrote."""
+        known = {f.name: fields[f.name] for f in dataclasses.fields(cls) if f.name in fields}
+        return cls(**{**known, "commits": tuple(Commit(**commit) for commit in fields["commits"])})
+
+
+def raised(head: Head | None, *, run: str, attempt: int | None, fresh: str = "") -> Head:
+    """HEAD as attempt `attempt` (None: the next one) finds and owns it; `fresh` that is new forgets all commits.
+
+    Raises `CheckpointFenced` when a newer attempt owns it already.
+    """
+    generation = attempt if attempt is not None else (head.generation if head else 0) + 1
+    head = head or Head(first=generation)
+    if head.generation > generation:
+        raise fenced(run, attempt=generation, by=head.generation)
+    if fresh and fresh != head.fresh:
+        return Head(generation=generation, first=generation, fresh=fresh)
+    base = head.base if generation == head.generation else None
+    return dataclasses.replace(head, generation=generation, base=base)
+
+
+def committed(head: Head, commit: Commit, *, run: str, keep: int) -> Head:
+    """HEAD with one more commit, the newest `keep` kept, and the one the generation resumed from.
+
+    Returns `head` itself when there is nothing to add: the commit is there, or a later one of its attempt is.
+
+    Raises `CheckpointFenced` when the commit's attempt no longer owns HEAD.
+    """
+    if head.generation != commit.attempt:
+        raise fenced(run, attempt=commit.attempt, by=head.generation)
+    own = [known for known in head.commits if known.attempt == commit.attempt]
+    if any(known.step >= commit.step for known in own):
+        return head
+    parent = max(own, key=lambda known: known.step).digest if own else head.base
+    commits = Head(commits=(*head.commits, dataclasses.replace(commit, parent=parent))).newest_first
+    kept = tuple(c for i, c in enumerate(commits) if i < max(1, keep) or c.digest == head.base)
+    return dataclasses.replace(head, commits=kept, committed_ever=True)
+
+
+def resumed(head: Head, *, base: Commit | None, torn: tuple[Commit, ...]) -> Head:
+    """HEAD once the current generation has chosen what it resumes from, without the commits found torn on the way."""
+    return dataclasses.replace(
+        head,
+        base=base.digest if base else None,
+        commits=tuple(commit for commit in head.commits if commit not in torn),
+    )
+
+
+def fenced(run: str, *, attempt: int, by: int) -> CheckpointFenced:
+    """The error for an attempt that HEAD no longer belongs to."""
+    return CheckpointFenced(
+        f"run {run}: attempt {attempt} may no longer commit checkpoints; attempt {by} owns them. Nothing was lost: "
+        f"attempt {by} resumes from the newest commit"
+    )

@@ -1,0 +1,237 @@
+"""What a rank holds in its hands: restore once, save as often as it likes.
+
+    checkpoint = run.checkpoints(store)
+    state = checkpoint.restore({"weights": initial})
+    for step in run.steps(total):
+        ...
+        if run.should_checkpoint():
+            checkpoint.save(step + 1, state)
+
+Restoring is collective: all ranks resume from the same commit, the newest that every rank can read its own shard of.
+Saving is local and short: the shard is in the node's spool, fsynced, when `save` returns, so whatever happens to the
+arrays afterwards does not matter, and the upload happens elsewhere.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar, overload
+
+from dsec_blocks.checkpoints.commit_log import CommitLog, describe
+from dsec_blocks.checkpoints.heads import Commit, Head
+from dsec_blocks.checkpoints.shards import (
+    Shard,
+    ShardLabel,
+    Torn,
+    encode,
+    global_randomness,
+    set_global_randomness,
+)
+from dsec_blocks.checkpoints.spool import SpoolSet
+from dsec_blocks.checkpoints.stores import StoreAddress
+from dsec_blocks.checkpoints.uploads import Uploader
+from dsec_blocks.model.clock import Clock
+from dsec_blocks.model.errors import CheckpointError, CheckpointMissing
+from dsec_blocks.model.names import ENV_FRESH_START, ENV_LAST_COMMIT
+
+State = TypeVar("State")
+DRAIN_SECONDS = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seat:
+    """Where a rank sits: which run and attempt (None: a local call, the next one), and how it reaches the others.
+
+    `agree(name, value)` is the any/max over all ranks. `tell` is None when no supervisor runs an uploader; then a save
+    uploads by itself.
+    """
+
+    run: str
+    attempt: int | None
+    rank: int
+    world_size: int
+    spool: Path
+    clock: Clock
+    agree: Callable[[str, Any], Any]
+    tell: Callable[..., Any] | None = None
+
+
+class Checkpoints:
+    """The checkpoints of this run, as one rank sees them."""
+
+    def __init__(self, address: StoreAddress, seat: Seat, *, name: str = "") -> None:
+        self.address = address
+        self.step = 0
+        """Finished steps of what was restored: the index to resume at."""
+        self.position: Any = None
+        """Where in its data the rank was, as it was given to `save`."""
+        self._seat = seat
+        self._run = f"{seat.run}.{name}" if name else seat.run
+        self._log = CommitLog(address.open(), self._run)
+        self._attempt: int | None = None
+        self._saved: int | None = None
+        self._spool_set: SpoolSet | None = None
+
+    @overload
+    def restore(self, default: State) -> State: ...
+
+    @overload
+    def restore(self) -> Any: ...
+
+    def restore(self, default: Any = None) -> Any:
+        """The state that this rank saved in the newest commit, or `default` when the run starts for the first time.
+
+        The global random states of `random`, numpy and torch continue where they were; `step` and `position` tell
+        where. Every rank must call it.
+
+        Raises `CheckpointMissing` when a commit must be there and none can be read, `CheckpointFenced` when a newer
+        attempt runs, `CheckpointError` when the checkpoint was written by another number of ranks.
+        """
+        head = self._begin()
+        torn: list[Commit] = []
+        chosen: tuple[Commit, Shard] | None = None
+        for commit in head.newest_first:
+            shard = self._load(commit)
+            if not self._seat.agree("torn", shard is None):
+                assert shard is not None
+                chosen = (commit, shard)
+                break
+            torn.append(commit)
+        self._settle(chosen[0] if chosen else None, torn)
+        if chosen is None:
+            self._refuse_a_silent_restart(head, torn)
+            return default
+        commit, shard = chosen
+        self.step, self.position, self._saved = shard.label.step, shard.position, None
+        set_global_randomness(shard.randomness)
+        if self._seat.rank == 0:
+            say(f"run {self._run}: resumes at step {self.step}, from the commit of attempt {commit.attempt}")
+        return shard.state
+
+    def save(self, step: int, state: Any, *, position: Any = None) -> None:
+        """Snapshot `state` after `step` finished steps. Every rank must save the same steps.
+
+        Returns once the shard is durable on the node. Saving the same step again does nothing.
+        """
+        if step == self._saved:
+            return
+        if self._attempt is None:
+            self._begin()
+        assert self._attempt is not None
+        seat = self._seat
+        label = ShardLabel(
+            run=self._run,
+            step=step,
+            attempt=self._attempt,
+            rank=seat.rank,
+            world_size=seat.world_size,
+            started_at=seat.clock.now(),
+        )
+        content = encode(label, state, position=position, randomness=global_randomness())
+        path = self._spool().write(step=step, attempt=self._attempt, rank=seat.rank, content=content)
+        self._saved = step
+        if seat.tell is None:
+            Uploader(spool=seat.spool, tell=lambda *_, **__: None, clock=seat.clock).step()
+        else:
+            seat.tell("spooled", rank=seat.rank, step=step, path=str(path), started_at=label.started_at)
+
+    def wait(self, timeout: float = DRAIN_SECONDS) -> bool:
+        """Wait until everything this node has spooled for the run is committed; False when time is up."""
+        end = self._seat.clock.monotonic() + timeout
+        spool = self._spool()
+        while any(spooled.is_complete(spool.world_size) for spooled in spool.steps()):
+            if self._seat.clock.monotonic() > end:
+                return False
+            time.sleep(0.02)
+        return True
+
+    def _begin(self) -> Head:
+        """Rank 0 owns HEAD, then all read it; returns HEAD."""
+        seat = self._seat
+        failure: BaseException | None = None
+        if seat.rank == 0:
+            try:
+                self._drain_earlier_snapshots()
+                self._log.begin(seat.attempt, fresh=os.environ.get(ENV_FRESH_START, ""))
+            except Exception as error:  # noqa: BLE001 - the other ranks must hear of it before it is raised
+                failure = error
+        if seat.agree("begun", failure is not None):
+            if failure is not None:
+                raise failure
+            raise CheckpointError(f"run {self._run}: rank 0 could not open the checkpoints; its own error says why")
+        head = self._log.head()
+        self._attempt = head.generation if seat.attempt is None else seat.attempt
+        return head
+
+    def _load(self, commit: Commit) -> Shard | None:
+        try:
+            manifest = self._log.manifest(commit)
+            if manifest.world_size != self._seat.world_size:
+                raise CheckpointError(
+                    f"run {self._run}: the checkpoint of step {commit.step} was written by {manifest.world_size} ranks "
+                    f"and this gang has {self._seat.world_size}; run it in the same shape, or start over with "
+                    f"{ENV_FRESH_START}=1 (dsec … --fresh)"
+                )
+            if self._seat.rank == 0:
+                self._log.verify(manifest)
+            return self._log.shard(manifest, self._seat.rank)
+        except Torn as error:
+            say(f"run {self._run}: the commit of step {commit.step} (attempt {commit.attempt}) is skipped: {error}")
+            return None
+
+    def _settle(self, base: Commit | None, torn: list[Commit]) -> None:
+        failure: BaseException | None = None
+        if self._seat.rank == 0 and (base is not None or torn):
+            assert self._attempt is not None
+            try:
+                # With nothing left to resume from, the torn commits stay named: somebody may yet repair them.
+                self._log.choose(self._attempt, base=base, torn=torn if base is not None else [])
+            except Exception as error:  # noqa: BLE001 - as above
+                failure = error
+        if self._seat.agree("settled", failure is not None):
+            raise failure or CheckpointError(f"run {self._run}: rank 0 could not settle on a checkpoint to resume from")
+
+    def _refuse_a_silent_restart(self, head: Head, torn: list[Commit]) -> None:
+        expected = os.environ.get(ENV_LAST_COMMIT)
+        is_allowed = bool(os.environ.get(ENV_FRESH_START))
+        attempt = self._seat.attempt or 1
+        lost = head.committed_ever or bool(expected) or (expected is None and attempt > 1 and self._is_new(head))
+        if is_allowed or not lost:
+            if attempt > 1 and self._seat.rank == 0:
+                say(f"run {self._run}: attempt {attempt} starts at step 0: there is no commit yet")
+            return
+        what = f"none of its commits can be read ({describe(torn)})" if torn else "no commit is there"
+        where = f" although step {expected} was committed" if expected else ""
+        raise CheckpointMissing(
+            f"run {self._run}: attempt {attempt} should resume from {self.address.url}, but {what}{where}. Restore the "
+            f"store, or start over on purpose with {ENV_FRESH_START}=1 (dsec … --fresh)"
+        )
+
+    def _is_new(self, head: Head) -> bool:
+        """Whether this attempt made HEAD itself: no earlier attempt got as far as its checkpoints."""
+        return not head.commits and not head.committed_ever and head.first == head.generation
+
+    def _spool(self) -> SpoolSet:
+        if self._spool_set is None:
+            seat = self._seat
+            self._spool_set = SpoolSet.open(seat.spool, self.address, self._run, seat.world_size)
+        return self._spool_set
+
+    def _drain_earlier_snapshots(self) -> None:
+        """A snapshot of this attempt that still waits for its upload is newer than any commit."""
+        seat = self._seat
+        waiting = [spooled for spooled in self._spool().steps() if spooled.is_complete(seat.world_size)]
+        if not waiting or seat.tell is None:
+            return
+        # Said again, because the rank that wrote it may have been killed before it said so.
+        seat.tell("spooled", rank=0, step=waiting[0].step, path=str(waiting[0].directory), started_at=seat.clock.now())
+        if not self.wait():
+            say(f"run {self._run}: an earlier snapshot is still being uploaded; resuming without it")
+
+
+def say(text: str) -> None:
+    """One line to the run's log."""
+    print(f"checkpoints: {text}", file=sys.stderr, flush=True)
