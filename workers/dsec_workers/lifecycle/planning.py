@@ -1,20 +1,20 @@
 """The ledger's records made into a snapshot, and the plan carried out: admissions first, then reasons."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from dsec_blocks.ledger import Holding
 from dsec_blocks.model.devices import Node
 from dsec_blocks.model.errors import ReservationConflict
 from dsec_blocks.model.gangs import HOLDING_STATES, Gang, GangState
 from dsec_blocks.model.reasons import Reason, ReasonCode
 from dsec_workers.lifecycle import claims, evictions, reasons
 from dsec_workers.lifecycle.intake import Intake
+from dsec_workers.lifecycle.records import queued, running_gang
 from dsec_workers.lifecycle.term import Term, key_of
 from dsec_workers.scheduling.decisions import Admit, Hold, Plan, Shadow
 from dsec_workers.scheduling.policy import Policy
-from dsec_workers.scheduling.snapshot import Frozen, QueuedGang, RunningGang, Snapshot, build_snapshot
+from dsec_workers.scheduling.snapshot import Frozen, QueuedGang, Snapshot, build_snapshot
 
 Planner = Callable[[Snapshot, Sequence[QueuedGang], Policy, float], Plan]
 
@@ -117,64 +117,6 @@ class Planning:
             holdings = await term.read(term.ledger.holders, term.pool)
             if not evictions.blockers_of(admit.run_id, holdings):
                 term.errands.start(admit.run_id, "claim", claims.claim, term, admit.run_id, False)
-
-
-def queued(gang: Gang) -> QueuedGang:
-    """The waiting gang as the planner sees it."""
-    return QueuedGang(
-        run_id=gang.run_id,
-        team=gang.team,
-        request=gang.request,
-        submitted_at=gang.submitted_at,
-        eligible_at=gang.eligible_at,
-        attempt=gang.attempt,
-        evictions=gang.evictions,
-        not_before=gang.not_before,
-        parent_run_id=gang.parent_run_id,
-        checkpoint_seconds=gang.checkpoint_seconds,
-        restart_seconds=gang.restart_seconds,
-    )
-
-
-def running_gang(
-    gang: Gang,
-    holdings: Sequence[Holding],
-    *,
-    for_run: Mapping[str, str | None],
-    conditional_until: float | None,
-) -> RunningGang:
-    """The gang that holds devices (or is promised some) as the planner sees it.
-
-    A gang that is leaving may have released its devices already: its placement then shows what it still holds.
-    """
-    assert gang.placement is not None
-    mine = {holding.device: holding for holding in holdings if holding.run_id == gang.run_id}
-    placement = gang.placement
-    if len(mine) < len(placement.devices):
-        members = tuple(
-            replace(member, devices=tuple(uuid for uuid in member.devices if uuid in mine))
-            for member in placement.members
-        )
-        placement = replace(placement, members=members)
-    started_at = gang.launched_at or gang.admitted_at or gang.eligible_at
-    return RunningGang(
-        run_id=gang.run_id,
-        team=gang.team,
-        request=gang.request,
-        placement=placement,
-        submitted_at=gang.submitted_at,
-        started_at=started_at,
-        first_commit_at=gang.first_commit_at,
-        last_commit_at=gang.last_commit_at,
-        checkpoint_seconds=gang.checkpoint_seconds,
-        restart_seconds=gang.restart_seconds,
-        has_on_evict=gang.has_on_evict,
-        evictions=gang.evictions,
-        evicting=gang.state is GangState.EVICTING,
-        evicting_for=for_run.get(gang.run_id),
-        promised=any(holding.turn > 0 for holding in mine.values()),
-        conditional_until=conditional_until,
-    )
 
 
 def _leaving(gang: Gang) -> bool:
