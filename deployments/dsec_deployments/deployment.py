@@ -7,13 +7,13 @@ templating mean exactly what they mean there.
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from dsec_blocks.gang import merged_job_variables
 from dsec_blocks.gateways import files, processes
 from dsec_blocks.ledger import Ledger
 from dsec_blocks.model.errors import DsecError, InvalidRequest, UnknownTeam
@@ -22,30 +22,6 @@ from dsec_blocks.model.requests import GangRequest, parse_request
 from dsec_blocks.model.teams import DEFAULT_TEAM
 from dsec_deployments import installation as installations
 from dsec_deployments.installation import Installation
-
-Tell = Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
-    """One job variable that was set explicitly to something else than `@gang` asks for."""
-
-    variable: str
-    asked: Any
-    explicit: Any
-
-    def __str__(self) -> str:
-        return f"{self.variable}: {self.explicit!r} (@gang asks for {self.asked!r})"
-
-
-def merge(asked: Mapping[str, Any], explicit: Mapping[str, Any]) -> tuple[dict[str, Any], list[Difference]]:
-    """Job variables of a deployment: `@gang`'s, overridden by the explicit ones; and where they differ."""
-    differences = [
-        Difference(variable=name, asked=asked[name], explicit=value)
-        for name, value in explicit.items()
-        if name in asked and asked[name] != value
-    ]
-    return {**asked, **explicit}, differences
 
 
 def assignments(texts: Sequence[str], *, option: str) -> dict[str, Any]:
@@ -72,7 +48,6 @@ def deploy_flow(
     parameters: Mapping[str, Any],
     installation: Installation,
     ledger: Ledger,
-    tell: Tell,
 ) -> list[str]:
     """Deploy the flow at `target` (FILE.py:FLOW); returns "flow/deployment"."""
     entrypoint = _entrypoint(target)
@@ -84,11 +59,11 @@ def deploy_flow(
     }
     if cron is not None:
         entry["schedules"] = [{"cron": cron}]
-    return _deploy({"deployments": [entry]}, installation=installation, ledger=ledger, tell=tell)
+    return _deploy({"deployments": [entry]}, installation=installation, ledger=ledger)
 
 
 def deploy_project(
-    path: Path, *, installation: Installation, ledger: Ledger, tell: Tell, only_this_pool: bool = False
+    path: Path, *, installation: Installation, ledger: Ledger, only_this_pool: bool = False
 ) -> list[str]:
     """Deploy every entry of a prefect.yaml that is for our pool (or names none)."""
     project = yaml.safe_load(path.read_text()) or {}
@@ -100,18 +75,16 @@ def deploy_project(
         raise InvalidRequest(f"{path}: no deployment is for pool {installation.pool}; see its work_pool.name entries")
     if not chosen:
         return []
-    return _deploy({**project, "deployments": chosen}, installation=installation, ledger=ledger, tell=tell)
+    return _deploy({**project, "deployments": chosen}, installation=installation, ledger=ledger)
 
 
-def _deploy(project: dict[str, Any], *, installation: Installation, ledger: Ledger, tell: Tell) -> list[str]:
+def _deploy(project: dict[str, Any], *, installation: Installation, ledger: Ledger) -> list[str]:
     prepared, names = [], []
     for entry in project["deployments"]:
         flow = _load(entry["entrypoint"])
         work_pool = entry.get("work_pool") or {}
-        variables, differences = merged_variables(flow, work_pool.get("job_variables") or {})
+        variables = merged_job_variables(flow, work_pool.get("job_variables"))
         name = entry.get("name") or flow.name
-        for difference in differences:
-            tell(f"{flow.name}/{name}: explicit job variable wins, {difference}")
         team = work_pool.get("work_queue_name") or DEFAULT_TEAM
         _refuse_what_never_fits(parse_request(variables), team=team, name=name, pool=installation.pool, ledger=ledger)
         pool = {"name": installation.pool, "work_queue_name": team, "job_variables": variables}
@@ -166,13 +139,6 @@ def _load(entrypoint: str) -> Any:
         raise
     except Exception as error:  # user code can fail in any way while it is imported
         raise InvalidRequest(f"{entrypoint} cannot be loaded: {type(error).__name__}: {error}") from error
-
-
-def merged_variables(flow: Any, explicit: Mapping[str, Any]) -> tuple[dict[str, Any], list[Difference]]:
-    """The job variables of a deployment of `flow`: what its `@gang` asks for under the explicit ones."""
-    from dsec_blocks.gang import requested_variables
-
-    return merge(dict(requested_variables(flow) or {}), explicit)
 
 
 def _prefect_deploy(project: dict[str, Any], installation: Installation) -> None:

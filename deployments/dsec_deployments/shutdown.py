@@ -24,13 +24,13 @@ Tell = Callable[[str], None]
 
 def bring_down(
     wanted: Installation, *, evict: bool, purge: bool, progress: Tell, note: Tell, clock: Clock | None = None
-) -> int:
-    """Stop every part; returns how many processes would not end."""
+) -> None:
+    """Stop every part that runs on this machine; what is not running is fine."""
     clock = clock or SystemClock()
     home = installation.home()
     if not home.exists():
         note(f"nothing was ever started in {home}")
-        return 0
+        return
     lock = processes.hold_lock(home / "up.lock", blocking=False, at="down.lock")
     if lock is None:
         raise DsecError(f"another `dsec up` or `dsec down` works in {home}; wait for it to end")
@@ -38,35 +38,46 @@ def bring_down(
         if evict:
             _evict_all(wanted, home, progress=progress, note=note, clock=clock)
         _stop(home, "worker", WORKER_SECONDS, progress=progress, note=note, clock=clock)
-        left = _stop_gangs(home, progress=progress, note=note, clock=clock)
+        _stop_gangs(home, evict=evict, progress=progress, note=note, clock=clock)
         if wanted.owns_server:
             _stop(home, "prefect-server", SERVER_SECONDS, progress=progress, note=note, clock=clock)
         if purge:
             files.remove_tree(home, at="down.purge")
             note(f"deleted {home}")
-        return left
     finally:
         os.close(lock)
 
 
 def _evict_all(wanted: Installation, home: Path, *, progress: Tell, note: Tell, clock: Clock) -> None:
-    """Ask the worker to drain and wait until every gang has checkpointed and left."""
-    if background.find(home, "worker") is None:
-        note("no worker runs: nobody can ask the gangs to checkpoint")
+    """Have the worker drain every node and wait until every gang has checkpointed and left."""
+    worker = background.find(home, "worker")
+    if worker is None:
+        note("no worker runs here that could ask the gangs to checkpoint; they are asked directly")
         return
     ledger = Ledger.open(wanted.resolved_ledger_url(), clock=clock)
     try:
-        ledger.wish(wanted.pool, "drain", None, {"evict": True}, by="dsec down", why="dsec down --evict")
+        nodes = [node.name for node in ledger.nodes(wanted.pool)]
+        _drain(ledger, wanted.pool, nodes, undo=False)
         deadline = clock.monotonic() + EVICT_SECONDS
         while gangs := ledger.gangs(wanted.pool, {*HOLDING_STATES, GangState.LEAVING}):
-            if clock.monotonic() > deadline:
-                note(f"{len(gangs)} gangs did not leave within {EVICT_SECONDS:.0f} s; they are stopped now")
-                return
+            if clock.monotonic() > deadline or not background.alive(worker):
+                note(f"{len(gangs)} gangs did not leave in time; they are stopped now")
+                break
             progress(f"{len(gangs)} gangs checkpoint: {', '.join(gang.name for gang in gangs[:3])}")
-            time.sleep(0.3)
-        note("every gang has checkpointed and left")
+            time.sleep(0.2)
+        else:
+            note("every gang has checkpointed and is back in the line")
+        # The worker must not start them again before it stops, and the next one must find the nodes open.
+        _stop(home, "worker", WORKER_SECONDS, progress=progress, note=note, clock=clock)
+        _drain(ledger, wanted.pool, nodes, undo=True)
     finally:
         ledger.close()
+
+
+def _drain(ledger: Ledger, pool: str, nodes: list[str], *, undo: bool) -> None:
+    for node in nodes:
+        args = {"node": node, "undo": True} if undo else {"node": node}
+        ledger.wish(pool, "drain", None, args, by="dsec down", why="dsec down --evict")
 
 
 def _stop(home: Path, name: str, grace_seconds: float, *, progress: Tell, note: Tell, clock: Clock) -> None:
@@ -79,11 +90,10 @@ def _stop(home: Path, name: str, grace_seconds: float, *, progress: Tell, note: 
     note(f"{name}: stopped" + ("" if polite else f" by force after {grace_seconds:.0f} s"))
 
 
-def _stop_gangs(home: Path, *, progress: Tell, note: Tell, clock: Clock) -> int:
+def _stop_gangs(home: Path, *, evict: bool, progress: Tell, note: Tell, clock: Clock) -> None:
     """Stop whatever gangs left, children that moved to another session included."""
     from dsec_workers.clusters.local import LocalCluster
 
     progress("gangs: stopping")
-    left = asyncio.run(LocalCluster.shutdown(home))
-    note("gangs: none is left")
-    return left or 0
+    stopped = asyncio.run(LocalCluster(home=home, nodes=(), clock=clock).shutdown(evict=evict))
+    note(f"gangs: {stopped} stopped" if stopped else "gangs: none ran")

@@ -1,21 +1,11 @@
-"""`@gang` under explicit job variables: the explicit one wins and is told; what cannot work is refused."""
+"""What is deployed from where, and what cannot work is refused."""
 
 from pathlib import Path
 
 import pytest
 
 from dsec_blocks.model.errors import InvalidRequest
-from dsec_deployments.deployment import _entrypoint, assignments, merge
-
-
-def test_an_explicit_job_variable_wins_and_the_difference_is_told() -> None:
-    merged, differences = merge({"nodes": 2, "priority": 10}, {"priority": 50, "image": "x"})
-    assert merged == {"nodes": 2, "priority": 50, "image": "x"}
-    assert [str(difference) for difference in differences] == ["priority: 50 (@gang asks for 10)"]
-
-
-def test_equal_values_are_no_difference() -> None:
-    assert merge({"nodes": 2}, {"nodes": 2}) == ({"nodes": 2}, [])
+from dsec_deployments.deployment import _entrypoint, assignments
 
 
 def test_values_that_read_as_json_are_typed_others_are_text() -> None:

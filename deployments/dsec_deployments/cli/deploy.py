@@ -38,14 +38,11 @@ def deploy(
         ours = s.installation.changed(prefect_api_url=s.prefect.url)
         s.prefect.get("health")
 
-        def tell(text: str) -> None:
-            messages.print(text)
-
         with messages.status("deploying …"):
             if target.endswith((".yaml", ".yml")):
                 if not Path(target).exists():
                     raise InvalidRequest(f"{target} does not exist here; name a flow: dsec deploy FILE.py:FLOW")
-                names = deployment.deploy_project(Path(target), installation=ours, ledger=s.ledger, tell=tell)
+                names = deployment.deploy_project(Path(target), installation=ours, ledger=s.ledger)
             else:
                 names = deployment.deploy_flow(
                     target,
@@ -56,7 +53,6 @@ def deploy(
                     parameters=deployment.assignments(parameters or [], option="--param"),
                     installation=ours,
                     ledger=s.ledger,
-                    tell=tell,
                 )
         for deployed in names:
             console.print(f"deployed [bold]{deployed}[/]; run it with: prefect deployment run '{deployed}'")

@@ -27,9 +27,7 @@ def down(
         typer.confirm(f"Delete {home} with the history of every run?", abort=True)
     wanted = installation.load().changed(pool=pool)
     with messages.status("stopping …") as status:
-        left = shutdown.bring_down(
+        shutdown.bring_down(
             wanted, evict=evict, purge=purge, progress=status.update, note=lambda text: messages.print(f"✓ {text}")
         )
     console.print("nothing of it runs any more" + ("" if purge else f"; history stays in {home}"))
-    if left:
-        raise typer.Exit(1)

@@ -29,7 +29,7 @@ def explain(run: Run, pool: Pool = None, json: Json = False) -> None:
 
 def story(s: Session, text: str) -> dict[str, Any]:
     """Everything that Prefect and the ledger know of a run."""
-    from dsec_deployments.cli.queue import last_plan
+    from dsec_deployments.cli.queue import waiting
     from dsec_deployments.runs import find_run
 
     found = find_run(s.prefect, text, pool=s.pool)
@@ -37,6 +37,7 @@ def story(s: Session, text: str) -> dict[str, Any]:
     states = s.prefect.get(f"flow_run_states/?flow_run_id={found['id']}") or []
     decisions = s.ledger.decisions(s.pool, run_id=found["id"], limit=200)
     evictions = [e for e in s.ledger.evictions(s.pool, open_only=False) if found["id"] in (e.run_id, e.for_run)]
+    line: dict[str, Any] = next((row for row in waiting(s) if row["run_id"] == found["id"]), {}) if gang else {}
     return {
         "run_id": found["id"],
         "run": found["name"],
@@ -66,7 +67,7 @@ def story(s: Session, text: str) -> dict[str, Any]:
             "last_commit_at": gang.last_commit_at,
             "checkpoint_seconds": gang.checkpoint_seconds,
             "restart_seconds": gang.restart_seconds,
-            **{name: last_plan(s, gang.run_id).get(name) for name in ("position", "eta", "factors")},
+            **{name: line.get(name) for name in ("position", "eta", "factors")},
         },
         "decisions": [
             {"at": d.at, "stage": d.stage, "outcome": d.outcome, "why": d.why, "detail": d.detail}
@@ -110,7 +111,7 @@ def _print(told: dict[str, Any]) -> None:
             f"attempt {gang['attempt']}, evicted {gang['evictions']} times, "
             f"{format_duration(told['device_seconds'])} of device time"
         )
-        if gang["reason"]:
+        if gang["state"] == "waiting" and gang["reason"]:
             console.print(f"waits because: {gang['reason']}")
         if gang["factors"]:
             parts = " + ".join(f"{name} {value:.3g}" for name, value in gang["factors"].items())

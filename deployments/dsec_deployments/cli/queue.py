@@ -47,15 +47,17 @@ def queue(
 
 
 def waiting(s: Session) -> list[dict[str, Any]]:
-    """One row a waiting gang, in the order of the line; what the last plan said of each."""
+    """One row a waiting gang, in the order of the line, as the next plan would see it."""
     from dsec_blocks.model.gangs import GangState
+    from dsec_deployments.foresight import holds
 
+    expected = holds(s.ledger, s.pool, now=s.clock.now())
     rows = []
     for gang in s.ledger.gangs(s.pool, {GangState.WAITING}):
-        said = last_plan(s, gang.run_id)
+        hold = expected.get(gang.run_id)
         rows.append(
             {
-                "position": said.get("position"),
+                "position": hold.position if hold else None,
                 "run": gang.name,
                 "run_id": gang.run_id,
                 "team": gang.team,
@@ -65,18 +67,10 @@ def waiting(s: Session) -> list[dict[str, Any]]:
                 "submitted_at": gang.submitted_at,
                 "eligible_at": gang.eligible_at,
                 "evictions": gang.evictions,
-                "reason_code": gang.reason_code,
-                "reason": gang.reason or "not planned yet",
-                "eta": said.get("eta"),
-                "factors": said.get("factors") or {},
+                "reason_code": hold.reason.code if hold else gang.reason_code,
+                "reason": hold.reason.text if hold else gang.reason or "about to start",
+                "eta": hold.eta if hold else None,
+                "factors": dict(hold.factors) if hold else {},
             }
         )
     return sorted(rows, key=lambda row: (row["position"] or 10**9, -row["priority"], row["eligible_at"]))
-
-
-def last_plan(s: Session, run_id: str) -> dict[str, Any]:
-    """Position, ETA and factors of a run, as the newest decision about it that has them tells."""
-    for decision in s.ledger.decisions(s.pool, run_id=run_id, limit=20):
-        if "position" in decision.detail:
-            return dict(decision.detail)
-    return {}

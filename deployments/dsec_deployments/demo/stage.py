@@ -192,9 +192,9 @@ def deploy(stage: Stage, flow: Any, *, entrypoint: str, name: str, **job_variabl
     """Create a deployment of `flow` on the demo's pool."""
     from prefect.utilities.callables import parameter_schema
 
-    from dsec_deployments.deployment import merged_variables
+    from dsec_blocks.gang import merged_job_variables
 
-    variables, _ = merged_variables(flow, job_variables)
+    variables = merged_job_variables(flow, job_variables)
     made = stage.prefect.write("POST", "flows/", {"name": flow.name}, at="demo.flow.create")
     body = {
         "name": name,
