@@ -162,8 +162,8 @@ class Admission(Transactions):
         """Gangs in `states` whose reservation was not bound in time; the caller undoes their admissions."""
         late = (_gangs.c.pool == pool, _gangs.c.state.in_(sorted(states)), _gangs.c.expires_at <= now)
         with self.reading() as connection:
-            rows = connection.execute(sa.select(_gangs).where(*late).order_by(_gangs.c.expires_at, _gangs.c.run_id)).mappings()
-            return [gang_of(row) for row in rows]
+            query = sa.select(_gangs).where(*late).order_by(_gangs.c.expires_at, _gangs.c.run_id)
+            return [gang_of(row) for row in connection.execute(query).mappings()]
 
     def extend(self, fence: Fence, run_id: str, attempt: int, expires_at: float) -> None:
         """Give a start more time, for example while its victims take their snapshots."""

@@ -69,6 +69,7 @@ class Transactions:
         with self._explained(), self._writer, self._engine.connect() as connection:
             self._open.connection, self._open.fence = connection, fence
             try:
+                connection.begin()
                 if fence is not None:
                     _compare(connection, fence)
                 yield connection
