@@ -151,9 +151,7 @@ class Admission(Transactions):
             pool, team = connection.execute(
                 sa.select(_gangs.c.pool, _gangs.c.team).where(_gangs.c.run_id == run_id)
             ).one()
-            reservations.release(
-                connection, pool=pool, team=team, run_id=run_id, attempt=attempt, now=now, promises=True
-            )
+            reservations.release(connection, pool=pool, team=team, run_id=run_id, attempt=attempt, now=now)
             return victims_of(connection, run_id)
 
     def expired(

@@ -18,8 +18,6 @@ _ALIVE_STATES = frozenset({GangState.LAUNCHING, GangState.RUNNING, GangState.EVI
 """States in which the cluster may have processes of a gang."""
 _SEEN_STATES = frozenset({GangState.RUNNING, GangState.EVICTING})
 """States in which it must have them."""
-_WHOLE_STATES = frozenset({GangState.RESERVED, GangState.LAUNCHING})
-"""States in which a gang has all its devices; a later one may have released them already."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,8 +100,9 @@ def _whole_or_absent(facts: _Facts) -> Iterator[Violation]:
     for gang in facts.gangs.values():
         if gang.state not in HOLDING_STATES or gang.placement is None:
             continue
+        # From launching on, a gang may have released its devices while it is still on its way out.
         needed, has = set(Placement.from_json(gang.placement).devices), held.get(gang.run_id, set())
-        if has != needed and (has or gang.state in _WHOLE_STATES):
+        if has != needed and (has or gang.state == GangState.RESERVED):
             yield Violation(
                 rule="gang-whole-or-absent",
                 object=gang.run_id,

@@ -31,8 +31,6 @@ _POSTGRES = (
     ("25006", LedgerError, _READ_ONLY),
     ("55P03", LedgerError, _BUSY),
     ("25P03", LedgerError, "this process slept inside a transaction, which the server ended; nothing was written"),
-    ("28", LedgerUnreachable, "the server refuses the login: check user and password in the URL"),
-    ("3D", LedgerUnreachable, "the database does not exist: create it or correct the URL"),
     ("57P", LedgerUnreachable, "the server is shutting down: it is tried again"),
     ("08", LedgerUnreachable, "the connection broke: it is tried again"),
 )

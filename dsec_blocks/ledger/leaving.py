@@ -20,7 +20,10 @@ class Leaving(Transactions):
     """Each step may be repeated; one of an attempt that is over changes nothing and says False."""
 
     def release_devices(self, fence: Fence, run_id: str, attempt: int) -> bool:
-        """No process of the gang uses a device any more: those it is promised to get them now. Its state stays."""
+        """No process of the gang uses a device any more: whoever they are promised to has them now. Its state stays.
+
+        What the gang itself was promised and had not got yet goes too.
+        """
         with self.transaction(at="ledger.release_devices", fence=fence) as connection:
             gang = connection.execute(
                 sa.select(_gangs.c.pool, _gangs.c.team).where(_gangs.c.run_id == run_id, _gangs.c.attempt == attempt)
@@ -34,7 +37,6 @@ class Leaving(Transactions):
                 run_id=run_id,
                 attempt=attempt,
                 now=self._clock.now(),
-                promises=False,
             )
             return True
 
@@ -54,9 +56,7 @@ class Leaving(Transactions):
             ).one_or_none()
             if gang is None:
                 return False
-            reservations.release(
-                connection, pool=gang.pool, team=gang.team, run_id=run_id, attempt=attempt, now=now, promises=True
-            )
+            reservations.release(connection, pool=gang.pool, team=gang.team, run_id=run_id, attempt=attempt, now=now)
             evictions.close(connection, run_id=run_id, attempt=attempt, state="left", now=now)
             return True
 

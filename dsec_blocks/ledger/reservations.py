@@ -106,16 +106,9 @@ def bind(connection: sa.Connection, *, run_id: str, attempt: int) -> None:
     connection.execute(sa.update(_rows).where(*mine).values(state="bound"))
 
 
-def release(
-    connection: sa.Connection, *, pool: str, team: str, run_id: str, attempt: int, now: float, promises: bool
-) -> None:
-    """Delete the gang's reservations, charge its team up to now, and let those behind it move up.
-
-    Without `promises` the devices it only waits for (turn 1) stay promised to it.
-    """
-    mine = [_rows.c.run_id == run_id, _rows.c.attempt == attempt]
-    if not promises:
-        mine.append(_rows.c.turn == 0)
+def release(connection: sa.Connection, *, pool: str, team: str, run_id: str, attempt: int, now: float) -> None:
+    """Delete all that the gang holds or was promised, charge its team up to now, and let those behind it move up."""
+    mine = (_rows.c.run_id == run_id, _rows.c.attempt == attempt)
     gone = connection.execute(
         sa.delete(_rows).where(*mine).returning(_rows.c.device, _rows.c.turn, _rows.c.charged_until)
     ).all()

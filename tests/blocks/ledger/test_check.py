@@ -42,7 +42,7 @@ def test_a_busy_ledger_is_sound(busy: Ledger) -> None:
     ("rule", "damage"),
     [
         ("gang-whole-or-absent", "DELETE FROM reservations WHERE device = 'n1/0'"),
-        ("gang-whole-or-absent", "DELETE FROM reservations WHERE run_id = 'launching'"),
+        ("gang-whole-or-absent", "DELETE FROM reservations WHERE run_id = 'reserved'"),
         ("gang-whole-or-absent", "DELETE FROM reservations WHERE device = 'n2/1'"),
         ("gang-whole-or-absent", "INSERT INTO reservations SELECT 'n9/0', 0, run_id, attempt, pool, node, state, "
          "charged_until FROM reservations WHERE device = 'n2/0'"),

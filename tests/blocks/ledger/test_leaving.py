@@ -30,6 +30,18 @@ def test_releasing_twice_takes_nothing_from_the_one_who_moved_up(ledger: Ledger,
     assert held(ledger) == {("n1/0", 0, "b")}
 
 
+def test_a_preemptor_cancelled_behind_its_barrier_gives_up_its_promises_with_its_devices(
+    ledger: Ledger, fence: Fence
+) -> None:
+    running(ledger, fence, "v", "n1/0")
+    launching(ledger, fence, "b", "n1/0", "n1/1", victims=("v",))
+
+    ledger.release_devices(fence, "b", 1)
+
+    assert held(ledger) == {("n1/0", 0, "v")}
+    assert ledger.check() == []
+
+
 def test_a_release_of_another_attempt_changes_nothing(ledger: Ledger, fence: Fence) -> None:
     running(ledger, fence, "a", "n1/0")
 

@@ -181,7 +181,7 @@ def test_a_file_that_is_no_database_is_refused(tmp_path: Path, clock: ManualCloc
 
 @pytest.mark.slow
 def test_a_postgres_database_that_does_not_exist_is_named(postgres_url: str, clock: ManualClock) -> None:
-    with pytest.raises(LedgerUnreachable, match="the database does not exist"):
+    with pytest.raises(LedgerUnreachable, match=r'database "nothing_\w+" does not exist; check the URL'):
         Ledger.open(postgres_url.replace("/dsec_", "/nothing_"), clock=clock)
 
 
