@@ -182,13 +182,19 @@ class LocalCluster:
         record = read_json(directory.supervisor)
         if record is None:
             return None
-        try:
-            return await talk.call(Path(record["channel"]), message, timeout_seconds=_ANSWER_SECONDS)
-        except talk.NotThere:
-            if processes.is_alive(supervisor_of(record)) and not directory.gone.exists():
-                raise
-            await self._bury(key, directory, record)
-            return None
+        deadline = self._clock.monotonic() + _ANSWER_SECONDS
+        while True:
+            try:
+                return await talk.call(Path(record["channel"]), message, timeout_seconds=_ANSWER_SECONDS)
+            except talk.NotThere:
+                if directory.gone.exists():
+                    return None
+                if not processes.is_alive(supervisor_of(record)):
+                    await self._bury(key, directory, record)
+                    return None
+                if self._clock.monotonic() > deadline:
+                    raise
+            await asyncio.sleep(_RECONNECT_SECONDS)
 
     # --- being told -----------------------------------------------------------------------------------------------
 
@@ -196,7 +202,8 @@ class LocalCluster:
         """What happens from now on, and everything `adopt` has not yet reported."""
         if not self._followed:
             for key, directory in self._directories():
-                self._follow(key, directory, after=0)
+                if directory.supervisor.exists():  # else it is not started (yet); `launch` follows what it starts
+                    self._follow(key, directory, after=0)
         while True:
             yield await self._events.get()
 
@@ -323,21 +330,22 @@ class LocalCluster:
 
     # --- the end --------------------------------------------------------------------------------------------------
 
-    async def shutdown(self, *, evict: bool = False, grace_seconds: float = 5.0) -> None:
+    async def shutdown(self, *, evict: bool = False, grace_seconds: float = 5.0) -> int:
         """Stop every gang and the fork-server; no process is left, whatever session it moved to.
 
-        With `evict` each gang first has its own grace to checkpoint and leave.
+        With `evict` each gang first has its own grace to checkpoint and leave. Returns how many gangs were running.
         """
-        await asyncio.gather(
-            *(self._end(key, directory, evict, grace_seconds) for key, directory in self._directories())
-        )
+        ends = [self._end(key, directory, evict, grace_seconds) for key, directory in self._directories()]
+        stopped = sum(await asyncio.gather(*ends))
         async with self._starting:
             await self._stop_fork_server()
+        await self.close()
+        return stopped
 
-    async def _end(self, key: GangKey, directory: GangDirectory, evict: bool, grace_seconds: float) -> None:
+    async def _end(self, key: GangKey, directory: GangDirectory, evict: bool, grace_seconds: float) -> bool:
         record, order = read_json(directory.supervisor), read_json(directory.order)
         if record is None or order is None or directory.gone.exists():
-            return
+            return False
         patience = grace_seconds
         if evict:
             patience = float(order["request"]["grace_seconds"])
@@ -356,6 +364,7 @@ class LocalCluster:
         while leftovers_of(key, directory=directory.path, supervisor=supervisor_of(record)):
             kill_leftovers(key, directory=directory.path, supervisor=supervisor_of(record))
             await asyncio.sleep(0.02)
+        return True
 
     async def _wait_until_gone(self, directory: GangDirectory, record: dict[str, Any], seconds: float) -> bool:
         deadline = self._clock.monotonic() + seconds

@@ -352,23 +352,41 @@ class Supervisor:
             self._flow_exit = status
             if not self.is_open:
                 self._fail_start(f"the flow's process ended with exit {status} before the start barrier; see flow.log")
-        elif self.uploader.ended(pid, status):
-            pass
-        else:
+        elif not self.uploader.ended(pid, status):
             for index, member in self._members.items():
                 if member.pid == pid:
                     member.exit = status
                     self._member_ended(index, member)
+            self._orphaned_rank_ended(pid, status)
         self.advance()
 
     def _member_ended(self, index: int, member: _MemberState) -> None:
         member.line.close()
-        if member.is_released or self.is_ending or index in self._denied:
+        if member.is_released or index in self._denied:
+            return
+        if self.is_ending:
+            self._give_up_ranks_of(index)
             return
         self._lost_member = index
         if not self.is_open:
             self._start_failure = f"member {index} died (exit {member.exit}) before the start barrier"
         self.end(grace_seconds=LOST_MEMBER_GRACE_SECONDS)
+        self._give_up_ranks_of(index)
+
+    def _orphaned_rank_ended(self, pid: int, status: int) -> None:
+        """A rank that has become our child, because its member died."""
+        rank = next((rank for rank, known in self.run.pids.items() if known == pid), None) if self.run else None
+        if rank is not None:
+            self._rank_ended(rank, status)
+
+    def _give_up_ranks_of(self, index: int) -> None:
+        """A dead member reports nothing: of its ranks, those that do not run are taken for killed."""
+        for rank in self.run.ranks if self.run is not None else ():
+            run = self.run
+            if run is not None and rank.member == index and rank.rank not in run.exits:
+                pid = run.pids.get(rank.rank)
+                if pid is None or processes.sighting(pid) is None:
+                    self._rank_ended(rank.rank, -signal.SIGKILL)
 
     def advance(self) -> None:
         """Go as far towards the end as what is known allows; called after everything that may change it."""

@@ -12,13 +12,13 @@ _LIMIT_BYTES = 16 * 2**20
 
 
 class NotThere(ClusterError):
-    """Nobody listens on the socket."""
+    """Nobody listens on the socket, or whoever did went away before the answer."""
 
 
 async def call(path: Path, message: dict[str, Any], *, timeout_seconds: float) -> dict[str, Any]:
     """Send one message, return the one answer.
 
-    Raises `NotThere` when nobody listens, `ClusterError` when the answer is an error, never comes, or is cut off.
+    Raises `NotThere` when nobody listens or the answer is cut off, `ClusterError` when it is an error or never comes.
     """
     try:
         async with asyncio.timeout(timeout_seconds):
@@ -34,9 +34,9 @@ async def call(path: Path, message: dict[str, Any], *, timeout_seconds: float) -
     except TimeoutError:
         raise ClusterError(f"no answer to {message['op']} on {path} within {timeout_seconds:g} s") from None
     except OSError as error:
-        raise ClusterError(f"{message['op']} on {path}: {error}") from error
+        raise NotThere(f"{message['op']} on {path}: {error}") from error
     if not answer:
-        raise ClusterError(f"{message['op']} on {path}: the other side went away without an answer")
+        raise NotThere(f"{message['op']} on {path}: the other side went away without an answer")
     reply: dict[str, Any] = json.loads(answer)
     if not reply.get("ok"):
         raise ClusterError(str(reply.get("error")))

@@ -53,6 +53,8 @@ class Uploader:
         self._pid = None
         if status == 0:
             self._is_needed = False
+        elif status == 1 and self._on_end is not None:
+            self._given_up = True  # it has tried for as long as it is worth
         elif not self._given_up:
             self._failures += 1
             self._given_up = self._failures >= ATTEMPTS
