@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 
 from prefect import flow, get_run_logger
+from prefect.flow_runs import suspend_flow_run
 
 
 def note(where: str, text: str) -> None:
@@ -42,3 +43,11 @@ def dying(where: str = "", deaths: int = 1) -> None:
     note(where, "begin")
     if len(Path(where).read_text().split()) <= deaths:
         os.kill(os.getpid(), 9)
+
+
+@flow
+def suspending(where: str = "") -> None:
+    """Gives its infrastructure back in the middle, and goes on when it is resumed."""
+    note(where, "before")
+    suspend_flow_run(key="once", timeout=600)
+    note(where, "after")

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -14,7 +15,7 @@ from uuid import uuid4
 import httpx
 
 from dsec_blocks.gateways.clock import SystemClock
-from dsec_blocks.ledger import Ledger
+from dsec_blocks.ledger import Fence, Ledger
 from dsec_blocks.model.gangs import Gang, GangState
 from dsec_blocks.model.teams import Team
 from dsec_workers.form import default_template
@@ -22,6 +23,18 @@ from tests.fixtures.prefect import PrefectServer
 
 FLOWS = Path(__file__).parent
 TERMINAL = {"COMPLETED", "FAILED", "CRASHED", "CANCELLED"}
+
+
+class PatientClient(httpx.Client):
+    """A server on SQLite answers 503 when its database is locked; a user would click again."""
+
+    def send(self, request: httpx.Request, **options: Any) -> httpx.Response:
+        for _ in range(20):
+            response = super().send(request, **options)
+            if response.status_code != 503:
+                break
+            time.sleep(0.2)
+        return response
 
 
 @dataclass
@@ -43,7 +56,7 @@ class Site:
     def __post_init__(self) -> None:
         self.api_url = self.api_url or self.server.api_url
         self.ledger_url = self.ledger_url or f"sqlite:///{self.home / 'ledger.db'}"
-        self.http = httpx.Client(base_url=self.server.api_url, timeout=30)
+        self.http = PatientClient(base_url=self.server.api_url, timeout=30)
         body = {"name": self.pool, "type": "dsec-gang", "base_job_template": default_template()}
         self.http.post("work_pools/", json=body).raise_for_status()
 
@@ -55,7 +68,19 @@ class Site:
 
     def team(self, name: str, **fields: Any) -> None:
         self.http.post(f"work_pools/{self.pool}/queues", json={"name": name}).raise_for_status()
+        self.team_in_ledger(name, **fields)
+
+    def team_in_ledger(self, name: str, **fields: Any) -> None:
         self.ledger.put_team(self.pool, Team(name=name, **{"nominal_devices": 0, **fields}))
+
+    def commit(self, run_id: str) -> None:
+        """As if the gang had committed a checkpoint: its minimum run time is over."""
+        gang = self.ledger.gang(run_id)
+        lease = self.ledger.lease(self.pool)
+        assert gang is not None
+        assert lease is not None
+        fence = Fence(self.pool, lease.holder, lease.token)
+        self.ledger.committed(fence, run_id, gang.attempt, at=time.time(), step=1, seconds=0.1)
 
     def start_worker(self, **environment: str) -> "subprocess.Popen[bytes]":
         settings = {
@@ -108,12 +133,16 @@ class Site:
         *,
         parameters: dict[str, Any] | None = None,
         queue: str | None = None,
+        due: float | None = None,
         policy: dict[str, Any] | None = None,
         overrides: dict[str, Any] | None = None,
         **variables: Any,
     ) -> str:
         """A run of the flow, as a click on Run makes it."""
         body: dict[str, Any] = {"parameters": parameters or {}, "state": {"type": "SCHEDULED", "name": "Scheduled"}}
+        if due is not None:
+            details = {"scheduled_time": datetime.fromtimestamp(due, tz=UTC).isoformat()}
+            body["state"] |= {"state_details": details}
         if queue is not None:
             body["work_queue_name"] = queue
         if policy is not None:
@@ -136,6 +165,10 @@ class Site:
     def history(self, run_id: str) -> list[str]:
         states = self.http.get("flow_run_states/", params={"flow_run_id": run_id}).raise_for_status().json()
         return [state["name"] for state in states]
+
+    def messages(self, run_id: str) -> list[str]:
+        states = self.http.get("flow_run_states/", params={"flow_run_id": run_id}).raise_for_status().json()
+        return [state["message"] or "" for state in states]
 
     def set_state(self, run_id: str, kind: str, name: str | None = None, *, force: bool = False) -> dict[str, Any]:
         body = {"state": {"type": kind, "name": name or kind.capitalize()}, "force": force}

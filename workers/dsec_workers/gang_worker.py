@@ -26,6 +26,7 @@ from dsec_blocks.ledger import Ledger
 from dsec_blocks.model.gangs import HOLDING_STATES
 from dsec_blocks.model.names import WORKER_TYPE
 from dsec_workers.clusters.local import LocalCluster
+from dsec_workers.clusters.local.layout import GangDirectory
 from dsec_workers.clusters.protocol import GangKey
 from dsec_workers.form import GangJobConfiguration, GangVariables, default_template
 from dsec_workers.lifecycle.claims import attempt_of
@@ -164,6 +165,7 @@ class GangWorker(BaseWorker[GangJobConfiguration, GangVariables, GangWorkerResul
             log=self._logger,
             drain=drain,
             polled=self._polled,
+            logs_of=lambda key: GangDirectory.of(settings.home, key).path,
         )
         self._started_event = await self._emit_worker_started_event()
         printer(f"Worker {self.name!r} started!")

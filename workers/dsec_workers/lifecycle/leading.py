@@ -5,7 +5,8 @@ worker took over) or when the worker drains; gangs run on in both cases and are 
 """
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -14,7 +15,7 @@ import anyio.to_thread
 from dsec_blocks.ledger import Election, Fence, Ledger
 from dsec_blocks.model.clock import Clock
 from dsec_blocks.model.errors import DsecError, LedgerError
-from dsec_workers.clusters.protocol import Cluster
+from dsec_workers.clusters.protocol import Cluster, GangKey
 from dsec_workers.lifecycle import cancellations, happenings, log_shipping
 from dsec_workers.lifecycle.adoption import adopt
 from dsec_workers.lifecycle.errands import Errands
@@ -48,8 +49,8 @@ class Leading:
     log: Log
     drain: anyio.Event
     polled: Callable[[], None] = lambda: None
+    logs_of: Callable[[GangKey], Path | None] = lambda _: None
     loop: Loop | None = None
-    _beats: list[Fence | None] = field(default_factory=list)
 
     async def serve(self) -> None:
         """Lead whenever this worker can, until it is told to drain."""
@@ -134,6 +135,7 @@ class Leading:
             launch_settings=lambda run: self.launch_settings(intake, term, run),
             left=intake.left,
             mention=intake.mentioned.add,
+            logs_of=self.logs_of,
         )
         return Loop(term=term, intake=intake, planning=Planning(plan=self.plan, policy=self.policy), polled=self.polled)
 

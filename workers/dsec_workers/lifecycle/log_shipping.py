@@ -4,7 +4,6 @@ The flow's own process logs through Prefect itself; what the ranks print goes to
 run's page. Best effort: positions are kept in memory, and a takeover ships from where the files are then.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,8 +29,9 @@ class Tail:
 
     positions: dict[Path, int] = field(default_factory=dict)
 
-    def read(self, directory: Path) -> Iterator[tuple[str, str]]:
+    def read(self, directory: Path) -> list[tuple[str, str]]:
         """New whole lines of the ranks' logs in `directory`, each with its file's name."""
+        lines = []
         for path in sorted(directory.glob("rank-*.log")) + sorted(directory.glob("member-*.log")):
             position = self.positions.get(path, 0)
             with path.open("rb") as file:
@@ -44,7 +44,8 @@ class Tail:
             self.positions[path] = position + len(whole)
             for line in whole.decode(errors="replace").splitlines():
                 if line.strip():
-                    yield path.stem, line[:LONGEST_LINE]
+                    lines.append((path.stem, line[:LONGEST_LINE]))
+        return lines
 
 
 async def ship(term: Term) -> None:
@@ -64,7 +65,7 @@ async def _ship_once(term: Term, tail: Tail) -> None:
         directory = term.logs_of(key_of(gang))
         if directory is None or not directory.is_dir():
             continue
-        lines = await anyio.to_thread.run_sync(lambda where=directory: list(tail.read(where)))
+        lines = await anyio.to_thread.run_sync(tail.read, directory)
         now = datetime.fromtimestamp(term.clock.now(), tz=UTC).isoformat()
         entries: list[dict[str, Any]] = [
             {"name": f"dsec.{name}", "level": LEVEL, "message": line, "timestamp": now, "flow_run_id": gang.run_id}

@@ -1,0 +1,100 @@
+"""Cancel at any moment of a run's life; a cancelled run stays cancelled."""
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from dsec_blocks.model.gangs import GangState
+from tests.integration.site import Site
+
+pytestmark = pytest.mark.slow
+
+
+def test_cancel_works_while_waiting_while_running_and_while_evicting_21616_19593(site: Site) -> None:
+    """Issues 21616, 21863: cancelling a started run never kills its pods; 19593, 18840: stuck in Cancelling."""
+    notes = site.home / "notes"
+    site.start_worker()
+    running = site.submit(
+        "sleeper", parameters={"where": str(notes), "seconds": 60}, nodes=2, devices_per_node=4, grace=1
+    )
+    site.wait_gang(running, GangState.RUNNING)
+    site.wait("its user code", notes.exists)
+    waiting = site.submit("hello", devices_per_node=4)
+    site.wait_state(waiting, "AwaitingGPUs")
+
+    site.set_state(waiting, "CANCELLING")
+    assert site.wait_state(waiting, "CANCELLED", seconds=10)
+    assert site.wait_gang(waiting, GangState.ENDED)
+
+    pid = int(notes.read_text().split()[2])
+    assert Path(f"/proc/{pid}").exists()
+    site.set_state(running, "CANCELLING")
+    site.wait_state(running, "CANCELLED", seconds=11)
+    assert not Path(f"/proc/{pid}").exists()
+    site.wait_gang(running, GangState.ENDED)
+
+    victim = site.submit("sleeper", parameters={"where": str(notes), "seconds": 60}, nodes=2, devices_per_node=4,
+                         grace=3)  # fmt: skip
+    site.wait_gang(victim, GangState.RUNNING)
+    site.commit(victim)
+    urgent = site.submit("hello", nodes=2, devices_per_node=4, priority=50)
+    site.wait_gang(victim, GangState.EVICTING)
+    site.set_state(victim, "CANCELLING")
+    site.wait_state(victim, "CANCELLED", seconds=15)
+    site.wait_state(urgent, "COMPLETED")
+    time.sleep(1.5)
+    assert site.state(victim)[0] == "CANCELLED"
+    assert site.wait_gang(victim, GangState.ENDED)
+
+
+def test_a_run_forced_to_cancelled_is_stopped_too_21863(site: Site) -> None:
+    """Issue 21863: PENDING to CANCELLED by force or by a parent never emits Cancelling, so nobody kills."""
+    notes = site.home / "notes"
+    site.start_worker()
+    run = site.submit("sleeper", parameters={"where": str(notes), "seconds": 60}, devices_per_node=1, grace=1)
+    site.wait_gang(run, GangState.RUNNING)
+    site.wait("its user code", notes.exists)
+    site.set_state(run, "CANCELLED", force=True)
+    site.wait_gang(run, GangState.ENDED, seconds=15)
+    assert site.state(run)[0] == "CANCELLED"
+    assert site.ledger.holders(site.pool) == []
+
+
+def test_a_cancel_while_the_reason_is_being_written_stays_cancelled(site: Site) -> None:
+    """Twenty runs are cancelled at moments spread over the writing of their first reason."""
+    site.start_worker()
+    warm = site.submit("hello")
+    site.wait_state(warm, "COMPLETED")
+    site.deployment("hello", nodes=3, devices_per_node=4)
+    runs: list[str] = []
+
+    def submit_and_cancel(number: int) -> None:
+        run = site.submit("hello", nodes=3, devices_per_node=4)
+        runs.append(run)
+        time.sleep(0.03 * number)
+        site.set_state(run, "CANCELLING")
+
+    threads = [threading.Thread(target=submit_and_cancel, args=(number,)) for number in range(20)]
+    for thread in threads:
+        thread.start()
+        time.sleep(0.05)
+    for thread in threads:
+        thread.join()
+    for run in runs:
+        site.wait_state(run, "CANCELLED", seconds=20)
+    time.sleep(4)
+    assert {site.state(run)[0] for run in runs} == {"CANCELLED"}
+    assert all(site.wait_gang(run, GangState.ENDED) for run in runs if site.gang(run) is not None)
+
+
+def test_a_child_of_a_cancelled_parent_does_not_stay_cancelling_15399(site: Site) -> None:
+    """Issue 15399: children of a cancelled parent are stuck in Cancelling."""
+    site.start_worker()
+    run = site.submit("hello", nodes=3, devices_per_node=4)
+    site.wait_state(run, "AwaitingGPUs")
+    # A run with an infrastructure id does not become Cancelled by itself: it hangs in Cancelling.
+    site.http.patch(f"flow_runs/{run}", json={"infrastructure_pid": "gone:1"}).raise_for_status()
+    site.set_state(run, "CANCELLING")
+    site.wait_state(run, "CANCELLED", seconds=10)
