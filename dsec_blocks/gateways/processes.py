@@ -188,6 +188,26 @@ def run(argv: Sequence[str], *, env: Mapping[str, str], at: str) -> int:
         return subprocess.run(list(argv), env=dict(env), check=False).returncode
 
 
+def output_of(argv: Sequence[str], *, seconds: float, at: str) -> tuple[int, bytes, bytes] | None:
+    """Run a program to its end: exit status, stdout and stderr; None when it had to be killed after `seconds`.
+
+    A program stuck in the kernel cannot even be killed; it is left behind rather than waited for.
+    """
+    with fault_point(at):
+        child = subprocess.Popen(
+            list(argv), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+        )
+        try:
+            out, err = child.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            with suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+            with suppress(subprocess.TimeoutExpired):
+                child.wait(timeout=1.0)
+            return None
+    return child.returncode, out, err
+
+
 def execute(argv: Sequence[str], env: Mapping[str, str], *, at: str) -> None:
     """Become another program, found on `env`'s PATH. Returns never.
 
