@@ -6,6 +6,7 @@ ours (its message carries our mark), and a launch of a key that exists adopts it
 
 from dsec_blocks.model.errors import ClusterError
 from dsec_blocks.model.gangs import Gang, GangState
+from dsec_blocks.model.names import ENV_LAST_COMMIT
 from dsec_workers.clusters.protocol import LaunchOrder
 from dsec_workers.lifecycle.scheduled import write_scheduled
 from dsec_workers.lifecycle.term import Term, key_of, waiting_name
@@ -142,7 +143,7 @@ async def _launch(term: Term, gang: Gang, run: Run, hold_start: bool) -> None:
         name=settings.name,
         request=gang.request,
         placement=gang.placement,
-        env=settings.env,
+        env={**settings.env, ENV_LAST_COMMIT: "" if gang.last_step is None else str(gang.last_step)},
         command=settings.command,
         working_dir=settings.working_dir,
         hold_start=hold_start,
