@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from tenacity import Retrying, retry_if_result, stop_after_attempt, wait_exponential_jitter
 
 from dsec_blocks.gateways.faults import fault_point
 from dsec_blocks.model.errors import DsecError, ServerUnreachable
 
+_BUSY = frozenset({429, 502, 503})
 PAGE = 200
 """The most rows that Prefect returns in one answer."""
 
@@ -31,6 +33,15 @@ def configured(name: str) -> str | None:
     active = os.environ.get("PREFECT_PROFILE") or profiles.get("active")
     value = profiles.get("profiles", {}).get(active, {}).get(name)
     return str(value) if value else None
+
+
+_patiently = Retrying(
+    retry=retry_if_result(lambda answer: answer.status_code in _BUSY),
+    stop=stop_after_attempt(8),
+    wait=wait_exponential_jitter(initial=0.1, max=3.0),
+    retry_error_callback=lambda state: state.outcome.result() if state.outcome else None,
+)
+"""Asks again while the server is too busy to have done anything (on SQLite: another writer held the database)."""
 
 
 class PrefectApi:
@@ -81,7 +92,7 @@ class PrefectApi:
 
     def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
         try:
-            answer = self._client.request(method, path.lstrip("/"), json=body)
+            answer = _patiently(self._client.request, method, path.lstrip("/"), json=body)
         except httpx.HTTPError as error:
             raise ServerUnreachable(
                 f"no Prefect server answers at {self.url} ({type(error).__name__}); start one with `dsec up`, "

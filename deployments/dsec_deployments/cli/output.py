@@ -10,8 +10,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-console = Console(highlight=False)
-messages = Console(stderr=True, highlight=False)
+console = Console(highlight=False, soft_wrap=True)
+messages = Console(stderr=True, highlight=False, soft_wrap=True)
 """For progress and remarks, so that standard output carries results only."""
 
 
@@ -32,7 +32,7 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
     for row in rows:
         table.add_row(*("" if cell is None else str(cell) for cell in row))
     if table.row_count:
-        console.print(table)
+        console.print(table, soft_wrap=False)
     else:
         console.print(empty)
 

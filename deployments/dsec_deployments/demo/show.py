@@ -1,5 +1,6 @@
 """The show: set the stage, play the scenes in order, print the claims, write the report, leave nothing running."""
 
+import json
 import signal
 import sys
 from collections.abc import Callable
@@ -79,6 +80,8 @@ def _conclude(home: Path, stage: Stage) -> None:
     from dsec_deployments.demo.report import write_report
 
     stage.claims.save(home / "claims.json")
+    cast = json.dumps({name: run.id for name, run in stage.runs.items()}, indent=1)
+    files.write(home / "cast.json", cast.encode(), at="demo.cast.write")
     write_report(home / "report.html", stage.recording, stage.claims.made)
 
 

@@ -80,6 +80,7 @@ class Stage:
             "job_variables": job_variables,
             "work_queue_name": team,
             "state": {"type": "SCHEDULED"},
+            "idempotency_key": f"{deployment}/{name}",
         }
         path = f"deployments/{self.deployments[deployment]}/create_flow_run"
         made = self.prefect.write("POST", path, body, at="demo.run.create")
@@ -188,8 +189,10 @@ def add_teams(stage: Stage, teams: list[Team]) -> None:
         stage.ledger.put_team(POOL, team)
 
 
-def deploy(stage: Stage, flow: Any, *, entrypoint: str, name: str, **job_variables: Any) -> None:
-    """Create a deployment of `flow` on the demo's pool."""
+def deploy(
+    stage: Stage, flow: Any, *, entrypoint: str, name: str, directory: Path | None = None, **job_variables: Any
+) -> None:
+    """Create a deployment of `flow` on the demo's pool; `directory` is where a file's entrypoint counts from."""
     from prefect.utilities.callables import parameter_schema
 
     from dsec_blocks.gang import merged_job_variables
@@ -205,8 +208,13 @@ def deploy(stage: Stage, flow: Any, *, entrypoint: str, name: str, **job_variabl
         "parameter_openapi_schema": parameter_schema(flow.fn).model_dump_for_openapi(),
         "enforce_parameter_schema": True,
         "description": flow.description,
+        "pull_steps": [_working_directory(directory)] if directory else None,
     }
     stage.deployments[name] = stage.prefect.write("POST", "deployments/", body, at="demo.deployment.create")["id"]
+
+
+def _working_directory(directory: Path) -> dict[str, Any]:
+    return {"prefect.deployments.steps.set_working_directory": {"directory": str(directory)}}
 
 
 def free_port() -> int:
