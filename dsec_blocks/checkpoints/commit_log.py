@@ -8,6 +8,8 @@ bytes to the same key, and no other bytes ever.
 
 import hashlib
 import json
+import random
+import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -22,7 +24,7 @@ from dsec_blocks.checkpoints.shards import Shard, ShardLabel, Torn, decode
 from dsec_blocks.model.errors import CheckpointError
 
 SCHEMA = 1
-_SWAPS = 64
+_SWAPS = 16
 _FAILURES = 3
 _PARALLEL_SHARDS = 4
 
@@ -194,7 +196,9 @@ class CommitLog:
 
     def _change(self, decide: Callable[[Head | None], Head]) -> Head:
         failures = 0
-        for _ in range(_SWAPS):
+        for tried in range(_SWAPS):
+            if tried:
+                time.sleep(random.uniform(0, min(1.0, 0.01 * 2**tried)))
             seen = self.place.head(self.run)
             before = None if seen is None else Head.from_json(seen.fields)
             after = decide(before)

@@ -7,6 +7,7 @@ decides again. Every decision is repeatable, so that is always right.
 
 import json
 import os
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -14,10 +15,12 @@ from typing import Any, NamedTuple, Protocol
 from uuid import uuid4
 
 from dsec_blocks.gateways import files
-from dsec_blocks.gateways.objects import Bucket, ObjectMissing, OutcomeUnknown, PreconditionFailed, Stored
+from dsec_blocks.gateways.objects import Bucket, ObjectMissing, PreconditionFailed, Stored
 from dsec_blocks.model.errors import StoreUnusable
 
 _KEPT_HEAD_FILES = 16
+_PAUSES = (0.1, 0.5, 2.0)
+"""Between two tries of a conditional PUT that got no answer, in seconds."""
 
 
 class SeenHead(NamedTuple):
@@ -57,8 +60,9 @@ class Place(Protocol):
 class Directory:
     """A directory on a file system. HEAD is a row of numbered files; the highest number counts.
 
-    The next number is taken with `link()`, which exactly one writer wins. Old numbers are removed from the lowest
-    up, so a writer that slept through the removal finds its predecessor missing and knows that it lost.
+    The next number is taken with `link()`, which exactly one writer wins. Only numbers at least 16 below the highest
+    are ever removed, so a writer that slept so long that it took a removed number a second time sees how far HEAD
+    has moved on, and knows that it lost.
     """
 
     def __init__(self, root: Path) -> None:
@@ -122,7 +126,7 @@ class Directory:
             if failure is not None and not isinstance(failure, FileExistsError):
                 raise failure from None
             return False
-        if not is_mine or numbers[-1] != number or (number > 1 and number - 1 not in numbers):
+        if not is_mine or numbers[-1] - number >= _KEPT_HEAD_FILES:
             return False
         for old in numbers[:-_KEPT_HEAD_FILES]:
             files.remove(self._head_path(run, old), at="checkpoint.head.prune")
@@ -187,22 +191,28 @@ class S3Prefix:
         return SeenHead(etag, json.loads(content))
 
     def swap_head(self, run: str, seen: SeenHead | None, fields: Mapping[str, Any]) -> bool:
-        """Conditional PUT; on a conflict or no answer the nonce tells whose object is there."""
-        nonce = uuid4().hex
-        try:
-            self.bucket.put_if(
-                self._head_key(run),
-                _head_bytes(fields, nonce),
-                etag=seen.version if seen else None,
-                at="checkpoint.head.put",
-            )
-        except OSError as failure:
-            found = self.head(run)
-            is_mine = found is not None and found.fields.get("nonce") == nonce
-            if not is_mine and not isinstance(failure, (PreconditionFailed, OutcomeUnknown)):
-                raise
-            return is_mine
-        return True
+        """Conditional PUT; on a conflict or no answer the nonce tells whose object is there.
+
+        While HEAD is still the one that was seen, the same PUT may be sent again: its condition and its nonce make
+        it count once, even if the first one arrives late.
+        """
+        body = _head_bytes(fields, nonce := uuid4().hex)
+        etag = seen.version if seen else None
+        for pause in (*_PAUSES, None):
+            try:
+                self.bucket.put_if(self._head_key(run), body, etag=etag, at="checkpoint.head.put")
+                return True
+            except OSError as failure:
+                found = self.head(run)
+                if found is not None and found.fields.get("nonce") == nonce:
+                    return True
+                is_unchanged = (found.version if found else None) == etag
+                if isinstance(failure, PreconditionFailed) or not is_unchanged:
+                    return False
+                if pause is None:
+                    raise
+            time.sleep(pause)
+        return False
 
     def _head_key(self, run: str) -> str:
         return f"{self.prefix}ckpt/{run}/HEAD"

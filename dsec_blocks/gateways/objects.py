@@ -79,7 +79,7 @@ R = TypeVar("R")
 
 _patiently = retry(
     retry=retry_if_exception(_is_transient),
-    stop=stop_after_delay(PATIENCE_SECONDS),
+    stop=lambda state: stop_after_delay(PATIENCE_SECONDS)(state),
     wait=wait_random_exponential(multiplier=0.1, max=5.0),
     reraise=True,
 )
