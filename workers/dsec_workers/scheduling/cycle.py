@@ -52,6 +52,7 @@ class _Cycle:
         """All the steps."""
         self._take_over()
         self._admit_all()
+        self.refused.sort(key=lambda pair: (pair[0].submitted_at, pair[0].run_id))
         holds = self._holds() + [Hold(run_id=gang.run_id, reason=reason) for gang, reason in self.refused]
         trial, fleet = self.trial, self.snapshot.fleet
         return Plan(

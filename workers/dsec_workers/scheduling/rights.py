@@ -3,7 +3,8 @@
 *Priority*: victims of strictly lower base priority; if the preemptor's team would borrow, only its own gangs and
 those of teams that are borrowing before each eviction. *Reclaim*: a preemptor whose team, itself included, stays
 within nominal quota may also evict gangs of any base priority from other teams that are borrowing before each
-eviction. Every victim taken by borrowing leaves a team that would again borrow by taking it back, so it cannot
+eviction. Whether the team would borrow is judged before any eviction of its own gangs: nobody buys rights over others
+by evicting itself. Every victim taken by borrowing leaves a team that would again borrow by taking it back, so it cannot
 reclaim its way back.
 """
 
@@ -109,9 +110,7 @@ class Rights:
         """Slots that some admissible set of victims might contain."""
         roster, claim = self.roster, self.claim
         own, lower = roster.team == claim.team, roster.priority < claim.priority
-        # Evicting its own team's gangs can bring a borrowing team back within nominal.
-        could_own = own & lower & roster.movable & roster.exposed
-        within = self.nominal_left + int(roster.devices[could_own].sum()) >= 0
+        within = self.nominal_left >= 0
         borrowing = (self.borrowed > 0)[roster.team]
         allowed = (lower & (own | borrowing | within)) | (~own & borrowing & within)
         found: Bools = roster.movable & ((roster.exposed & allowed) | self.conditional)
@@ -130,7 +129,7 @@ class Rights:
                 rest.append(slot)
         if mine < self.shortage:
             return False
-        within = self.nominal_left + mine >= 0
+        within = self.nominal_left >= 0
         chains: dict[int, list[int]] = {}
         for slot in rest:
             lower = roster.priority[slot] < claim.priority
