@@ -24,7 +24,7 @@ from prefect.workers.base import BaseWorker, BaseWorkerResult
 from dsec_blocks.gateways.clock import SystemClock
 from dsec_blocks.ledger import Ledger
 from dsec_blocks.model.gangs import HOLDING_STATES
-from dsec_blocks.model.names import WORKER_TYPE
+from dsec_blocks.model.names import ENV_HOME, WORKER_TYPE
 from dsec_workers.clusters.local import LocalCluster
 from dsec_workers.clusters.local.layout import GangDirectory
 from dsec_workers.clusters.protocol import GangKey
@@ -34,9 +34,9 @@ from dsec_workers.lifecycle.intake import Intake
 from dsec_workers.lifecycle.leading import Leading
 from dsec_workers.lifecycle.planning import Planner
 from dsec_workers.lifecycle.term import LaunchSettings, Term
+from dsec_workers.machine import nodes_of
 from dsec_workers.prefect_api import PrefectApi, Run
 from dsec_workers.prefect_api.gateway import no_client_retries
-from dsec_workers.machine import nodes_of
 from dsec_workers.scheduling.policy import Policy
 from dsec_workers.settings import WorkerSettings
 
@@ -132,7 +132,8 @@ class GangWorker(BaseWorker[GangJobConfiguration, GangVariables, GangWorkerResul
         )
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(_NOT_INHERITED)}
         retries = own.get(_RETRIES) or os.environ.get(_RETRIES) or MEMBER_CLIENT_RETRIES
-        env = {**inherited, **{k: v for k, v in configuration.env.items() if v is not None}, _RETRIES: retries}
+        home = {ENV_HOME: str(term.settings.home)}  # the default checkpoint store is there, for every attempt
+        env = {**inherited, **home, **{k: v for k, v in configuration.env.items() if v is not None}, _RETRIES: retries}
         return LaunchSettings(
             env=env,
             name=configuration.name or run.name,

@@ -18,6 +18,11 @@ class Curve:
         """The steps, in order."""
         return sorted(self.loss)
 
+    def until(self, step: int) -> "Curve":
+        """The part before `step`."""
+        loss = {s: value for s, value in self.loss.items() if s < step}
+        return Curve(loss=loss, repeated=tuple(s for s in self.repeated if s < step))
+
 
 def read_curve(path: Path) -> Curve:
     """The curve in a file of `{"step", "loss"}` lines; one that is not there yet is empty."""

@@ -22,8 +22,12 @@ from dsec_workers.scheduling.policy import Policy
 from dsec_workers.scheduling.snapshot import RunningGang
 
 STEPS = 200
-STEP_SECONDS = 0.1
+SHORT = 60
+"""Steps of a reference run that only has to differ."""
+STEP_SECONDS = 0.15
 SMALL_GANGS = 20
+LOW_PRIORITY = 40
+"""Of the gangs that give way: above the small ones, which fill what is left, and below the urgent ones."""
 SAME = 1e-6
 DIFFERENT = 1e-3
 
@@ -71,22 +75,28 @@ def the_same_training_uninterrupted(stage: Stage) -> None:
     """The training run alone, for reference; then with another seed, and without exchanging gradients"""
     references: dict[str, dict[str, object]] = {
         "uninterrupted": {},
-        "another seed": {"seed": 1},
-        "no gradient exchange": {"exchange_gradients": False},
+        "another seed": {"seed": 1, "steps": SHORT},
+        "no gradient exchange": {"exchange_gradients": False, "steps": SHORT},
     }
     runs = {}
     for name, parameters in references.items():
         file = stage.home / f"losses-{name.replace(' ', '-')}.jsonl"
-        chosen = {"steps": STEPS, "losses": str(file), **parameters}
-        run = stage.submit("finetune", f"reference-{name.replace(' ', '-')}", team="research", parameters=chosen)
+        run = stage.submit(
+            "finetune",
+            f"reference-{name.replace(' ', '-')}",
+            team="research",
+            parameters={"steps": STEPS, "losses": str(file), **parameters},
+            devices_per_node=1,
+        )
         runs[name] = (run, file)
     for name, (run, file) in runs.items():
-        _completed(stage, run, seconds=60)
+        _completed(stage, run, seconds=90)
         stage.recording.losses[name] = read_curve(file).loss
     stage.notes["reference"] = read_curve(runs["uninterrupted"][1])
     for name in ("another seed", "no gradient exchange"):
-        apart = largest_difference(stage.notes["reference"], read_curve(runs[name][1]))
-        stage.claims.make(f"{name}: the loss differs", apart >= DIFFERENT, apart, "largest difference")
+        apart = largest_difference(stage.notes["reference"].until(SHORT), read_curve(runs[name][1]))
+        differs = DIFFERENT <= apart < float("inf")
+        stage.claims.make(f"{name}: the loss differs", differs, apart, "largest difference")
 
 
 def a_full_pool(stage: Stage) -> None:
@@ -98,16 +108,18 @@ def a_full_pool(stage: Stage) -> None:
         "checkpoint_every": 20,
         "step_seconds": STEP_SECONDS,
     }
-    finetune = stage.submit("finetune", "finetune", team="research", parameters=parameters)
-    low = [
-        finetune,
-        _background(stage, "frugal", devices_per_node=2, checkpoint_every=5, snapshot_on_notice=True),
+    finetune = stage.submit("finetune", "finetune", team="research", parameters=parameters, priority=LOW_PRIORITY)
+    stage.wait_running(finetune, seconds=60)
+    stage.wait("the first checkpoint of finetune", partial(_first_commit, stage, finetune), seconds=60)
+    # One node is empty now, and the gang that needs a whole one must come first.
+    low = [_background(stage, "stale", devices_per_node=4, checkpoint_every=None)]
+    stage.wait_running(low[0])
+    low += [
         _background(stage, "steady", devices_per_node=2, checkpoint_every=60),
-        _background(stage, "stale", devices_per_node=4, checkpoint_every=None),
+        _background(stage, "frugal", devices_per_node=2, checkpoint_every=5, snapshot_on_notice=True),
     ]
     for run in low:
-        stage.wait_running(run, seconds=60)
-    for run in low:
+        stage.wait_running(run)
         stage.wait(f"the first checkpoint of {run.name}", partial(_first_commit, stage, run), seconds=30)
     stage.notes["small"] = [
         stage.submit("small", f"{team}-{number}", team=team)
@@ -128,7 +140,7 @@ def a_full_pool(stage: Stage) -> None:
 
 def an_urgent_gang_arrives(stage: Stage) -> None:
     """An urgent gang arrives: the cheapest gang gives way, the one with a stale checkpoint is spared"""
-    _preempt(stage, "urgent", nodes=1, devices_per_node=2, priority=80)
+    _preempt(stage, "urgent", nodes=1, devices_per_node=2, priority=80, parameters={"seconds": 15.0})
     spared = stage.gang(stage.runs["stale"])
     held = spared is not None and spared.evictions == 0 and spared.state is GangState.RUNNING
     stage.claims.make("the gang with the stale checkpoint is spared", held)
@@ -137,7 +149,7 @@ def an_urgent_gang_arrives(stage: Stage) -> None:
 def the_fine_tune_gives_way(stage: Stage) -> None:
     """A second urgent gang needs two nodes: now it is the fine-tune's turn"""
     stage.wait("the fine-tune to be well under way", lambda: _last_step(stage) >= STEPS // 4, seconds=40)
-    _preempt(stage, "urgent-two-nodes", nodes=2, devices_per_node=2, priority=90)
+    _preempt(stage, "urgent-two-nodes", nodes=2, devices_per_node=2, priority=90, parameters={"seconds": 1.0})
     finetune = stage.runs["finetune"]
     state = stage.wait(
         "the fine-tune's page to say why it waits",
@@ -230,7 +242,7 @@ def everything_ends_well(stage: Stage) -> None:
     )
     finished = sum(stage.wait_ended(run, seconds=90)["type"] == "COMPLETED" for run in stage.notes["small"])
     stage.claims.make("all 20 small gangs complete", finished == SMALL_GANGS, finished, "gangs")
-    for name in ("frugal", "steady", "stale"):
+    for name in ("urgent", "urgent-two-nodes", "frugal", "steady", "stale"):
         _completed(stage, stage.runs[name], seconds=90)
     stage.wait("the last devices to be released", lambda: not _holding(stage), seconds=30)
     violations = stage.ledger.check(POOL, observed=())
@@ -266,10 +278,10 @@ def _preempt(stage: Stage, name: str, **shape: Any) -> None:
         "device-seconds",
         remark="evicts " + ", ".join(sorted(names.get(run_id, run_id) for run_id in chosen)),
     )
-    state = _completed(stage, run, seconds=60)
+    stage.wait(f"{name} to run", partial(_is_running, stage, run), seconds=60)
     started = next(s for s in stage.states(run) if s["type"] == "RUNNING")
     seconds = round(datetime.fromisoformat(started["timestamp"].replace("Z", "+00:00")).timestamp() - began, 2)
-    stage.claims.make(f"{name} runs", state["type"] == "COMPLETED", seconds, "s from submit to its first line")
+    stage.claims.make(f"{name} runs", True, seconds, "s from submit to its first line")
 
 
 def _background(stage: Stage, name: str, *, devices_per_node: int, **parameters: object) -> Submitted:
@@ -277,8 +289,9 @@ def _background(stage: Stage, name: str, *, devices_per_node: int, **parameters:
         "background",
         name,
         team="research",
-        parameters={"seconds": 45.0, **parameters},
+        parameters={"seconds": 40.0, **parameters},
         devices_per_node=devices_per_node,
+        priority=LOW_PRIORITY,
     )
 
 
@@ -286,6 +299,10 @@ def _running(stage: Stage) -> list[RunningGang]:
     holdings = stage.ledger.holders(POOL)
     gangs = stage.ledger.gangs(POOL, HOLDING_STATES)
     return [running_gang(gang, holdings, for_run={}, conditional_until=None) for gang in gangs if gang.placement]
+
+
+def _is_running(stage: Stage, run: Submitted) -> bool:
+    return stage.state(run)["type"] in ("RUNNING", "COMPLETED")
 
 
 def _free(stage: Stage) -> dict[str, int]:

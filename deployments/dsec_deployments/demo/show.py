@@ -24,7 +24,7 @@ def run_demo(*, keep: bool = False, only: list[str] | None = None) -> int:
     """Play the demo; 0 if every claim held. Ctrl-C and SIGTERM end it cleanly."""
     from dsec_deployments.demo.scenes import SCENES
 
-    console = Console(highlight=False)
+    console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 120)
     scenes = [scene for scene in SCENES if not only or scene.__name__ in only or scene.__name__.startswith("set_")]
     unknown = set(only or ()) - {scene.__name__ for scene in SCENES}
     if unknown:
@@ -95,7 +95,7 @@ def _print(console: Console, claims: Claims, home: Path) -> None:
         sign = "[green]✓[/]" if claim.held else "[red]✗[/]"
         table.add_row(sign, claim.name, "" if claim.figure is None else f"{claim.figure:.6g}", claim.unit)
     console.print()
-    console.print(table)
+    console.print(table, soft_wrap=False)
     console.print(f"\n{sum(c.held for c in claims.made)} of {len(claims.made)} claims held")
     console.print(f"report: {home / 'report.html'}\nfigures: {home / 'claims.json'}")
 

@@ -34,8 +34,10 @@ async def apply(term: Term, event: ClusterEvent) -> None:
             await term.write(
                 ledger.progressed, *key, step=event.step, metrics=event.metrics, has_on_evict=event.has_on_evict
             )
+            if event.step is None:
+                return
             admitted_at = term.admitted_at.pop(key, None)
-            if admitted_at is not None and event.step is not None:
+            if admitted_at is not None:
                 await term.write(ledger.timed, *key, restart_seconds=max(0.0, event.at - admitted_at))
             return
         case Committed():
