@@ -63,25 +63,19 @@ def test_a_run_forced_to_cancelled_is_stopped_too_21863(site: Site) -> None:
 
 
 def test_a_cancel_while_the_reason_is_being_written_stays_cancelled(site: Site) -> None:
-    """Twenty runs are cancelled at moments spread over the writing of their first reason."""
+    """Twelve runs are cancelled at moments spread over the writing of their first reason."""
     site.start_worker()
     warm = site.submit("hello")
     site.wait_state(warm, "COMPLETED")
-    site.deployment("hello", nodes=3, devices_per_node=4)
-    runs: list[str] = []
-
-    def submit_and_cancel(number: int) -> None:
+    runs, cancels = [], []
+    for number in range(12):
         run = site.submit("hello", nodes=3, devices_per_node=4)
+        cancel = threading.Timer(0.03 * number, site.set_state, (run, "CANCELLING"))
+        cancel.start()
         runs.append(run)
-        time.sleep(0.03 * number)
-        site.set_state(run, "CANCELLING")
-
-    threads = [threading.Thread(target=submit_and_cancel, args=(number,)) for number in range(20)]
-    for thread in threads:
-        thread.start()
-        time.sleep(0.05)
-    for thread in threads:
-        thread.join()
+        cancels.append(cancel)
+    for cancel in cancels:
+        cancel.join()
     for run in runs:
         site.wait_state(run, "CANCELLED", seconds=20)
     time.sleep(4)
