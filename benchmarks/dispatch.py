@@ -10,69 +10,26 @@ are offered the same number of runs at a time: `--limit N` there, N declared dev
 
 import argparse
 import asyncio
-import os
-import signal
-import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from benchmarks.noop import ours_noop_rate, stock_noop_rate
 from benchmarks.prefect_runs import Outcome, create_due_runs, summary, wait_until_terminal, write_flow
 from benchmarks.report import publish
-from benchmarks.servers import DATABASES, PrefectServer, prefect_server
+from benchmarks.servers import DATABASES, PrefectServer, prefect_server, speaking_to
+from benchmarks.workers import OURS, STOCK, deploy, worker
 
-STOCK, OURS = "stock", "ours"
 AIMS = {
     "wall_ratio": "≥ 8",
     "noop_rate_ratio_sqlite": "≥ 4",
     "noop_rate_ratio_postgres": "≥ 4",
     "start_p50_s": "≤ 0.4",
 }
-
-
-@contextmanager
-def worker(server: PrefectServer, side: str, pool: str, *, slots: int, home: Path) -> Iterator[None]:
-    """The side's worker, polling `pool` with `slots` runs at a time; stopped with everything it started."""
-    env = dict(server.client_env)
-    command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", pool, "--name", f"bench-{side}"]
-    if side == STOCK:
-        env["PREFECT_WORKER_QUERY_SECONDS"] = "1"
-        command += ["--type", "process", "--limit", str(slots)]
-    else:
-        env |= {"DSEC_HOME": str(home), "DSEC_NODES": "1", "DSEC_GPUS_PER_NODE": str(slots)}
-        if server.postgres_url is not None:
-            env["DSEC_LEDGER_URL"] = server.postgres_url
-        command += ["--type", "dsec-gang"]
-    log = (home / f"{pool}.log").open("wb")
-    process = subprocess.Popen(command, env=env, stdout=log, stderr=log, start_new_session=True)
-    try:
-        yield
-    finally:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(30)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-
-
-async def deploy_trivial(pool: str, pool_type: str, directory: Path, variables: Mapping[str, Any]) -> UUID:
-    """A pool of `pool_type` and the trivial flow deployed on it, the ordinary way."""
-    from prefect import Flow, get_client
-    from prefect.client.schemas.actions import WorkPoolCreate
-
-    async with get_client() as client:
-        await client.create_work_pool(WorkPoolCreate(name=pool, type=pool_type), overwrite=True)
-    flow = await Flow.afrom_source(str(directory), "trivial.py:trivial")
-    return await flow.adeploy(f"trivial-{pool}", work_pool_name=pool, job_variables=dict(variables), build=False, push=False, print_next_steps=False)
 
 
 async def measure_wall(
@@ -83,14 +40,14 @@ async def measure_wall(
 
     pool = f"{side}-{slots}"
     variables = {} if side == STOCK else {"devices_per_node": 1}
-    deployment = await deploy_trivial(pool, "process" if side == STOCK else "dsec-gang", directory, variables)
-    home = directory / pool
-    home.mkdir(exist_ok=True)
-    with worker(server, side, pool, slots=slots, home=home):
+    deployment = await deploy(side, pool, directory, "trivial.py:trivial", variables)
+    with worker(server, side, pool, slots=slots, home=directory / pool):
         async with get_client() as client:
             due = datetime.now(UTC) + timedelta(seconds=15 + runs / 4)
             ids = await create_due_runs(client, deployment, runs, due=due)
-            outcome = await wait_until_terminal(client, ids, due=due, timeout_s=30 + 8 * runs, label=label, progress=progress)
+            outcome = await wait_until_terminal(
+                client, ids, due=due, timeout_s=30 + 8 * runs, label=label, progress=progress
+            )
     if not outcome.completed(runs):
         print(f"{label}: not every run completed: {dict(outcome.states)}", file=sys.stderr)
     return outcome
@@ -102,11 +59,9 @@ async def measure_start(server: PrefectServer, *, runs: int, directory: Path, pr
 
     first_lines = directory / "first-lines"
     variables = {"devices_per_node": 1, "env": {"BENCH_FIRST_LINES": str(first_lines)}}
-    deployment = await deploy_trivial("ours-start", "dsec-gang", directory, variables)
-    home = directory / "ours-start"
-    home.mkdir(exist_ok=True)
+    deployment = await deploy(OURS, "ours-start", directory, "trivial.py:trivial", variables)
     starts = []
-    with worker(server, OURS, "ours-start", slots=1, home=home):
+    with worker(server, OURS, "ours-start", home=directory / "ours-start"):
         async with get_client() as client:
             task = progress.add_task("start, one at a time", total=runs)
             for _ in range(runs):
@@ -128,24 +83,35 @@ async def compare(arguments: argparse.Namespace, progress: Progress) -> tuple[di
     rows: list[dict[str, Any]] = []
     walls: dict[str, list[float]] = {STOCK: [], OURS: []}
     for database in arguments.databases:
-        with prefect_server(database) as server, tempfile.TemporaryDirectory(prefix="dsec-flow-") as folder:
-            os.environ.update(server.client_env)
+        with (
+            prefect_server(database) as server,
+            speaking_to(server),
+            tempfile.TemporaryDirectory(prefix="dsec-flow-") as folder,
+        ):
             directory = Path(folder)
             write_flow(directory)
             rates = {
-                STOCK: await stock_noop_rate(server, runs=arguments.runs, directory=directory, progress=progress),
+                STOCK: await stock_noop_rate(runs=arguments.runs, directory=directory, progress=progress),
                 OURS: await ours_noop_rate(server, runs=arguments.runs, directory=directory, progress=progress),
             }
             figures[f"noop_rate_ratio_{database}"] = rates[OURS] / rates[STOCK]
             figures |= {f"noop_rate_{side}_{database}": rate for side, rate in rates.items()}
             if database == arguments.wall_database:
-                starts = summary(await measure_start(server, runs=arguments.starts, directory=directory, progress=progress))
+                starts = summary(
+                    await measure_start(server, runs=arguments.starts, directory=directory, progress=progress)
+                )
                 figures |= {f"start_{name}_s": value for name, value in starts.items()}
                 for slots in arguments.concurrency:
                     for side in (STOCK, OURS):
                         label = f"{database}: {side}, {slots} at a time"
                         outcome = await measure_wall(
-                            server, side, runs=arguments.runs, slots=slots, directory=directory, progress=progress, label=label
+                            server,
+                            side,
+                            runs=arguments.runs,
+                            slots=slots,
+                            directory=directory,
+                            progress=progress,
+                            label=label,
                         )
                         rows.append(
                             {"database": database, "side": side, "at a time": slots, "wall_s": outcome.wall_s,

@@ -1,23 +1,32 @@
 """Claims alone: what it costs each side to take a due run, when starting it costs nothing.
 
-The stock worker's `run()` returns at once; our cluster is one that starts nothing. Both go through their own real
-claim path against the same server.
+The stock worker's `run()` returns at once; our cluster is one that starts nothing. Both are up and polling before the
+runs are due, go through their own real claim path, and are timed from then until the last run carries its
+infrastructure id.
 """
 
-import tempfile
 import time
+from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import anyio
-from prefect import Flow, get_client
+from prefect import get_client
 from prefect.client.schemas.actions import WorkPoolCreate
 from prefect.workers.base import BaseJobConfiguration, BaseVariables, BaseWorker, BaseWorkerResult
 from rich.progress import Progress
 
+from benchmarks import workers
 from benchmarks.prefect_runs import create_due_runs, read_runs
 from benchmarks.servers import PrefectServer
+from dsec_blocks.model.devices import Node
+from dsec_blocks.model.notices import Notice
+from dsec_workers.clusters.protocol import ClusterEvent, GangKey, LaunchOrder, ObservedGang
+
+STOCK_LIMITS = (4, 8, None)
+TIMEOUT_S = 300.0
 
 
 class NoopResult(BaseWorkerResult):
@@ -37,38 +46,110 @@ class NoopWorker(BaseWorker[BaseJobConfiguration, BaseVariables, NoopResult]):
         return NoopResult(status_code=0, identifier="noop")
 
 
-async def deploy_noop(pool: str, pool_type: str, directory: Path, variables: dict[str, Any]) -> Any:
-    """A pool and the trivial flow on it."""
-    async with get_client() as client:
-        template = NoopWorker.get_default_base_job_template() if pool_type == NoopWorker.type else None
-        await client.create_work_pool(
-            WorkPoolCreate(name=pool, type=pool_type, **({"base_job_template": template} if template else {})),
-            overwrite=True,
-        )
-    flow = await Flow.afrom_source(str(directory), "trivial.py:trivial")
-    return await flow.adeploy(
-        f"noop-{pool}", work_pool_name=pool, job_variables=variables, build=False, push=False, print_next_steps=False
-    )
+class NoopCluster:
+    """A cluster of one node that starts nothing and never reports anything."""
+
+    async def nodes(self) -> tuple[Node, ...]:
+        """One node without devices."""
+        return (Node(name="node-0"),)
+
+    async def launch(self, order: LaunchOrder) -> Mapping[str, Any]:
+        """Nothing is started."""
+        return {"noop": True}
+
+    async def notify(self, key: GangKey, notice: Notice) -> None:
+        """Nobody to tell."""
+
+    async def withdraw(self, key: GangKey) -> bool:
+        """Nothing to take back."""
+        return True
+
+    async def stop(self, key: GangKey, grace_seconds: float) -> None:
+        """Nothing to stop."""
+
+    async def events(self) -> AsyncIterator[ClusterEvent]:
+        """Nothing happens."""
+        await anyio.sleep_forever()
+        yield  # type: ignore[misc]
+
+    async def adopt(self) -> tuple[ObservedGang, ...]:
+        """Nothing runs."""
+        return ()
+
+    async def forget(self, key: GangKey) -> None:
+        """Nothing is kept."""
+
+    async def prepare(self) -> None:
+        """Nothing to prepare."""
+
+    async def close(self) -> None:
+        """Nothing to close."""
 
 
-async def stock_noop_rate(server: PrefectServer, *, runs: int, directory: Path, progress: Progress) -> float:
-    """Runs claimed each second by the stock path, at its best throttle of those tried (4 at a time, and unlimited)."""
+async def stock_noop_rate(*, runs: int, directory: Path, progress: Progress) -> float:
+    """Runs claimed each second by the stock path, at the best of several limits."""
     best = 0.0
-    for limit in (4, None):
+    for limit in STOCK_LIMITS:
         pool = f"noop-stock-{limit or 'all'}"
-        deployment = await deploy_noop(pool, NoopWorker.type, directory, {})
         async with get_client() as client:
-            ids = await create_due_runs(client, deployment, runs, due=datetime.now(UTC))
-            task = progress.add_task(f"claims only: stock, {limit or 'no'} limit", total=runs)
-            async with NoopWorker(work_pool_name=pool, limit=limit) as worker:
-                await worker.sync_with_backend()
-                started = time.monotonic()
-                with anyio.move_on_after(30 + 3 * runs):
-                    claimed = 0
-                    while claimed < runs:
-                        await worker.get_and_submit_flow_runs()
-                        claimed = sum(run.infrastructure_pid is not None for run in await read_runs(client, ids))
-                        progress.update(task, completed=claimed)
-                elapsed = time.monotonic() - started
-        best = max(best, claimed / elapsed)
+            template = NoopWorker.get_default_base_job_template()
+            create = WorkPoolCreate(name=pool, type=NoopWorker.type, base_job_template=template)
+            await client.create_work_pool(create, overwrite=True)
+        deployment = await workers.deploy_on(pool, directory, "trivial.py:trivial")
+        async with NoopWorker(work_pool_name=pool, limit=limit) as worker:
+            await worker.sync_with_backend()
+
+            async def poll(worker: NoopWorker = worker) -> None:
+                while True:
+                    await worker.get_and_submit_flow_runs()
+                    await anyio.sleep(0.2)
+
+            async with anyio.create_task_group() as group:
+                group.start_soon(poll)
+                label = f"claims only: stock, limit {limit or 'none'}"
+                best = max(best, await _rate(deployment, runs, label=label, progress=progress))
+                group.cancel_scope.cancel()
     return best
+
+
+async def ours_noop_rate(server: PrefectServer, *, runs: int, directory: Path, progress: Progress) -> float:
+    """Runs claimed each second by our path, its ledger durable as always."""
+    import os
+
+    from dsec_workers import gang_worker
+
+    pool = "noop-ours"
+    deployment = await workers.deploy(workers.OURS, pool, directory, "trivial.py:trivial")
+    os.environ["DSEC_HOME"] = str(directory / pool)
+    if server.postgres_url is not None:
+        os.environ["DSEC_LEDGER_URL"] = server.ledger_url(pool)
+    original = gang_worker._open_cluster
+
+    async def open_noop(_: Any) -> Any:
+        return NoopCluster()
+
+    gang_worker._open_cluster = open_noop
+    try:
+        worker = gang_worker.GangWorker(work_pool_name=pool)
+        async with anyio.create_task_group() as group:
+            group.start_soon(lambda: worker.start(printer=lambda *_: None))
+            rate = await _rate(deployment, runs, label="claims only: ours", progress=progress)
+            group.cancel_scope.cancel()
+    finally:
+        gang_worker._open_cluster = original
+        os.environ.pop("DSEC_LEDGER_URL", None)
+    return rate
+
+
+async def _rate(deployment: UUID, runs: int, *, label: str, progress: Progress) -> float:
+    task = progress.add_task(label, total=runs)
+    async with get_client() as client:
+        due = datetime.now(UTC) + timedelta(seconds=10 + runs / 5)
+        ids = await create_due_runs(client, deployment, runs, due=due)
+        await anyio.sleep(max(0.0, (due - datetime.now(UTC)).total_seconds()))
+        started, claimed = time.monotonic(), 0
+        while claimed < runs and time.monotonic() - started < TIMEOUT_S:
+            claimed = sum(run.infrastructure_pid is not None for run in await read_runs(client, ids))
+            progress.update(task, completed=claimed)
+            await anyio.sleep(0.1)
+        return claimed / (time.monotonic() - started)

@@ -17,7 +17,7 @@ from prefect.client.schemas.sorting import FlowRunSort
 from prefect.states import Scheduled
 from rich.progress import Progress
 
-TRIVIAL_FLOW = '''\
+TRIVIAL_FLOW = """\
 import os
 import time
 
@@ -30,7 +30,7 @@ def trivial() -> None:
     if path := os.environ.get("BENCH_FIRST_LINES"):
         with open(path, "a") as file:
             file.write(f"{first_line}\\n")
-'''
+"""
 PAGE = 100
 
 

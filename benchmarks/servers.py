@@ -27,6 +27,20 @@ class PrefectServer:
     home: Path
     postgres_url: str | None
 
+    def ledger_url(self, name: str) -> str:
+        """A new PostgreSQL database beside Prefect's own, for a ledger; the server must be on PostgreSQL."""
+        import psycopg
+        from psycopg import sql
+        from sqlalchemy import make_url
+
+        assert self.postgres_url is not None
+        database = f"ledger_{name.replace('-', '_')}"
+        with psycopg.connect(self.postgres_url, autocommit=True) as connection:
+            known = connection.execute("select 1 from pg_database where datname = %s", [database]).fetchone()
+            if known is None:
+                connection.execute(sql.SQL("create database {}").format(sql.Identifier(database)))
+        return make_url(self.postgres_url).set(database=database).render_as_string(hide_password=False)
+
     @property
     def client_env(self) -> dict[str, str]:
         """The environment in which a worker or a client talks to this server and to nothing else."""
@@ -38,6 +52,22 @@ class PrefectServer:
             "PREFECT_CLI_PROMPT": "false",
             "DO_NOT_TRACK": "1",
         }
+
+
+@contextmanager
+def speaking_to(server: PrefectServer) -> Iterator[None]:
+    """Make this process's own Prefect clients talk to `server`."""
+    from prefect.context import refresh_global_settings_context
+
+    before = dict(os.environ)
+    os.environ.update(server.client_env)
+    refresh_global_settings_context()
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+        refresh_global_settings_context()
 
 
 def free_port() -> int:
