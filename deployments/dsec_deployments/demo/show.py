@@ -1,6 +1,7 @@
 """The show: set the stage, play the scenes in order, print the claims, write the report, leave nothing running."""
 
 import json
+import os
 import signal
 import sys
 from collections.abc import Callable
@@ -70,6 +71,11 @@ def _play(scene: Scene, stage: Stage, console: Console) -> None:
         scene(stage)
     except SceneFailed as error:
         stage.claims.make(f"scene {scene.__name__}", False, remark=str(error))
+    except Exception as error:
+        if os.environ.get("DSEC_DEBUG"):
+            raise
+        # Whatever a scene stumbles over, the demo goes on, says so, and fails at its end.
+        stage.claims.make(f"scene {scene.__name__}", False, remark=f"{type(error).__name__}: {error}")
     for claim in stage.claims.made[before:]:
         sign = "[green]✓[/]" if claim.held else "[red]✗[/]"
         figure = "" if claim.figure is None else f" [dim]({claim.figure:.6g} {claim.unit})[/]"
