@@ -14,12 +14,11 @@ import numpy as np
 from dsec_blocks.model.reasons import Reason
 from dsec_workers.scheduling import reasons
 from dsec_workers.scheduling.decisions import Admit, Hold, Plan, Shadow
-from dsec_workers.scheduling.fleet import Floats
 from dsec_workers.scheduling.order import FACTORS, GangClass, Order
-from dsec_workers.scheduling.placement import fits
+from dsec_workers.scheduling.placement import Shape, fits
 from dsec_workers.scheduling.policy import Policy
 from dsec_workers.scheduling.quota import Quota
-from dsec_workers.scheduling.room import view_of
+from dsec_workers.scheduling.room import View, view_of
 from dsec_workers.scheduling.shadow import earliest, expected_runtime
 from dsec_workers.scheduling.snapshot import QueuedGang, Snapshot
 from dsec_workers.scheduling.trial import Effect, Trial, shape_of
@@ -42,6 +41,10 @@ class _Cycle:
         due = [gang for gang in queue if gang.eligible_at <= now and gang.run_id not in snapshot.slots]
         quota = Quota(snapshot, {gang.team for gang in due}, policy)
         self.refused: list[tuple[QueuedGang, Reason]] = []
+        self.everything: dict[str, View] = {}
+        """Per resource pool, the empty cluster."""
+        self.holdable: dict[tuple[str, Shape], bool] = {}
+        self.told: dict[object, Reason] = {}
         self.queue, self.classes = self._sort_out(due, quota)
         self.order = Order(self.queue, self.classes, quota, policy, now)
         self.trial = Trial(snapshot, self.queue, quota, policy, now)
@@ -126,9 +129,12 @@ class _Cycle:
         least = request.min_nodes or request.nodes
         shape = shape_of(GangClass(request=request, team=0, pool=pool, gangs=[]))
         if request.devices:
-            everything = view_of(fleet, pool.mask)
-            if not pool.classes or not fits(fleet, everything, shape):
-                return reasons.never_fits(fleet, pool, everything, request, shape)
+            if pool.label not in self.everything:
+                self.everything[pool.label] = view_of(fleet, pool.mask)
+            if (pool.label, shape) not in self.holdable:
+                self.holdable[pool.label, shape] = fits(fleet, self.everything[pool.label], shape)
+            if not pool.classes or not self.holdable[pool.label, shape]:
+                return reasons.never_fits(fleet, pool, self.everything[pool.label], request, shape)
             ceiling, devices = quota.ceiling(quota.number[gang.team], request), least * request.devices_per_node
             if devices > ceiling:
                 return reasons.over_team_limit(request, team, devices, ceiling)
@@ -162,41 +168,50 @@ class _Cycle:
         return self.classes[int(self.order.class_of[number])]
 
     def _free_by_pool(self) -> list[int]:
-        return [
-            int(self.trial.free.view((label, ()), pool.mask).node_free.sum())
-            for label, pool in self.order.pools.items()
-        ]
+        return [int(np.count_nonzero(self.trial.free.free & pool.mask)) for pool in self.order.pools.values()]
 
     def _admit_all(self) -> None:
-        ranks: Floats | None = None
-        free = self._free_by_pool()
+        order, trial = self.order, self.trial
+        order.begin(self._free_by_pool())
         while len(self.admits) < self.policy.max_admissions:
-            number, ranks = self.order.next(free, ranks)
+            number = order.next()
             if number is None:
                 return
             kind = self._class(number)
             if kind.backing_off_until is not None:
-                self.order.refused(number)
+                order.refused(number)
                 continue
-            found = self.trial.attempt(number, kind)
+            found = trial.attempt(number, kind)
             if found is None:
-                self.order.refused(number)
+                order.refused(number)
                 self._consider_shadow(number, kind)
                 continue
             admit, effect = found
             self.admits.append(admit)
-            self.order.admitted(number)
-            free, ranks = self._free_by_pool(), None
+            order.admitted(number, self._free_by_pool())
             self._reopen(kind, effect)
 
     def _reopen(self, kind: GangClass, effect: Effect) -> None:
         """Try refused classes again if this admission may have cured their refusal."""
-        borrows = bool(self.trial.quota.borrowed()[kind.team] > 0) and self.trial.may_lose(kind.team)
-        if not (effect.evicted or effect.kept_changed or borrows) or self.retries <= 0:
+        order, trial = self.order, self.trial
+        if effect.kept_changed or effect.surplus:
+            cured = np.ones(len(self.classes), bool)
+        else:
+            # Teams that lost gangs have quota again; gangs of a team that borrows more may be evicted by others.
+            cured = np.isin(order.team, np.array(sorted(effect.teams), np.int64))
+            if trial.quota.borrowed()[kind.team] > 0:
+                least = trial.least_exposed_priority(kind.team)
+                if least is not None:
+                    quota = trial.quota
+                    within = quota.used[order.team] + order.need <= quota.nominal[order.team]
+                    cured |= (order.team != kind.team) & (within | (order.base_priority > least))
+        if not cured.any():
             return
-        self.retries -= 1
-        self.trial.forget_failures()
-        self.order.reopen()
+        trial.forget_failures(room=effect.surplus)
+        cured &= order.remaining & ~order.open
+        if cured.any() and self.retries > 0:
+            self.retries -= 1
+            order.reopen(cured)
 
     def _consider_shadow(self, number: int, kind: GangClass) -> None:
         trial = self.trial
@@ -218,11 +233,12 @@ class _Cycle:
             if kind_number not in why and not self.order.open[kind_number]:
                 why[kind_number] = self._why(number, self.classes[kind_number])
         etas = self._estimates(numbers)
-        columns = [values.tolist() for values in summands]
+        columns = list(zip(*(values.tolist() for values in summands), strict=True))
+        class_of = self.order.class_of.tolist()
         places: dict[str, int] = {}
         holds = []
         for number in numbers:
-            kind_number = int(self.order.class_of[number])
+            kind_number = class_of[number]
             reason = why.get(kind_number)
             if reason is None:
                 continue
@@ -234,7 +250,7 @@ class _Cycle:
                     reason=reason,
                     position=places[label],
                     eta=etas.get(number),
-                    factors=dict(zip(FACTORS, (column[number] for column in columns), strict=True)),
+                    factors=dict(zip(FACTORS, columns[number], strict=True)),
                 )
             )
         return holds
@@ -265,15 +281,18 @@ class _Cycle:
             return reasons.frozen(text, f"node {name}" if len(closed) == 1 else f"{len(closed)} nodes, {name} first,")
         avoided = trial.avoided(kind, number, shape.total)
         starts = [trial.kept[index].start for index in avoided if trial.kept[index].start < inf]
-        return reasons.waits_for_capacity(
-            self.snapshot.fleet,
-            request,
-            shape,
-            trial.view(trial.free, kind, avoided),
-            trial.view(trial.free, kind, ()),
-            min(starts, default=None),
-            self.now,
-        )
+        key = (kind.pool.label, shape, request.nodes, request.gpu_model, request.gpu_memory_bytes, avoided)
+        if key not in self.told:
+            self.told[key] = reasons.waits_for_capacity(
+                self.snapshot.fleet,
+                request,
+                shape,
+                trial.view(trial.free, kind, avoided),
+                trial.view(trial.free, kind, ()),
+                min(starts, default=None),
+                self.now,
+            )
+        return self.told[key]
 
     def _estimates(self, numbers: Sequence[int]) -> dict[int, float]:
         """When the first of every resource pool start, if they start in this order and nobody else comes."""

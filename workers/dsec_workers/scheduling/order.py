@@ -18,10 +18,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from dsec_blocks.model.requests import GangRequest
-from dsec_workers.scheduling.fleet import Floats, Ints, ResourcePool
+from dsec_workers.scheduling.fleet import Bools, Floats, Ints, ResourcePool
 from dsec_workers.scheduling.policy import Policy
 from dsec_workers.scheduling.quota import Quota
 from dsec_workers.scheduling.snapshot import QueuedGang
+
+FIRST_FEW = 64
+"""Classes put in order at a time: most admissions come from the best few."""
 
 FACTORS = ("priority", "age", "share", "gap", "depth")
 
@@ -74,6 +77,9 @@ class Order:
         self.pool: Ints = np.array([pool_number[kind.pool.label] for kind in classes], np.int64)
         self.open = np.ones(len(classes), bool)
         """Classes with an undecided gang that has not been refused in this state."""
+        self.remaining = np.ones(len(classes), bool)
+        """Classes with an undecided gang."""
+        self.base_priority: Ints = np.array([kind.request.priority for kind in classes], np.int64)
         self.waiting: Ints = (
             np.bincount(self.team[self.class_of], minlength=len(quota.teams))
             if count
@@ -84,6 +90,12 @@ class Order:
         for number in by_submit:
             self._by_team[int(self.team[self.class_of[number]])].append(number)
         self._oldest = [0] * len(quota.teams)
+        self._front: list[int] | None = None
+        self._free_by_pool: Sequence[int] = [0] * len(self.pools)
+        self._ranks: Floats | None = None
+        self._walk: list[int] = []
+        self._looked = False
+        self._complete = False
 
     def factors(self, free_by_pool: Sequence[int]) -> list[Floats]:
         """The five summands of every class's rank but for age, which differs by gang (zero here)."""
@@ -111,22 +123,48 @@ class Order:
                 found.append(numbers[index])
         return sorted(found, key=lambda i: int(self.seniority[i]))
 
-    def next(self, free_by_pool: Sequence[int], ranks: Floats | None) -> tuple[int | None, Floats]:
-        """The gang to try now, and the ranks that led to it (pass them back until an admission changes them)."""
-        if ranks is None:
-            ranks = np.round(sum(self.factors(free_by_pool)), 9)
-        for number in self.front():
+    def next(self) -> int | None:
+        """The gang to try now: of the front first, else the head of the best open class; None when all are closed."""
+        if self._front is None:
+            self._front = self.front()
+        for number in self._front:
             if self.open[self.class_of[number]]:
-                return number, ranks
-        if not self.open.any():
-            return None, ranks
-        total = np.where(self.open, np.round(ranks + self.policy.w_age * self.age[self.head], 9), -np.inf)
-        best = np.flatnonzero(total == total.max())
-        heads = self.head[best]
-        return int(heads[np.argmin(self.seniority[heads])]), ranks
+                return number
+        while True:
+            while self._walk:
+                kind_number = self._walk.pop()
+                if self.open[kind_number]:
+                    return int(self.head[kind_number])
+            if self._complete or not self.open.any():
+                return None
+            self._rank_open()
 
-    def admitted(self, number: int) -> None:
-        """The gang no longer waits."""
+    def _rank_open(self) -> None:
+        """The best open classes in order (all of them when the first few were not enough)."""
+        if self._ranks is None:
+            self._ranks = np.round(sum(self.factors(self._free_by_pool)), 9)
+        total = np.round(self._ranks + self.policy.w_age * self.age[self.head], 9)
+        open_ = np.flatnonzero(self.open)
+        if not self._looked and len(open_) > 4 * FIRST_FEW:
+            least = np.partition(total[open_], len(open_) - FIRST_FEW)[len(open_) - FIRST_FEW]
+            open_ = open_[total[open_] >= least]
+            self._looked = True
+        else:
+            self._complete = True
+        order = np.lexsort((-self.seniority[self.head[open_]], total[open_]))
+        self._walk = open_[order].tolist()  # the best last: it is popped first
+
+    def _changed(self, free_by_pool: Sequence[int]) -> None:
+        self._free_by_pool = free_by_pool
+        self._ranks, self._front = None, None
+        self._walk, self._looked, self._complete = [], False, False
+
+    def begin(self, free_by_pool: Sequence[int]) -> None:
+        """Start with these devices free in each pool of `pools`."""
+        self._changed(free_by_pool)
+
+    def admitted(self, number: int, free_by_pool: Sequence[int]) -> None:
+        """The gang no longer waits, and so many devices are left."""
         self.undecided[number] = False
         kind_number = int(self.class_of[number])
         kind = self.classes[kind_number]
@@ -134,19 +172,19 @@ class Order:
         while kind.next < len(kind.gangs) and not self.undecided[kind.gangs[kind.next]]:
             kind.next += 1
         if kind.next == len(kind.gangs):
-            self.open[kind_number] = False
+            self.open[kind_number] = self.remaining[kind_number] = False
         else:
             self.head[kind_number] = kind.gangs[kind.next]
+        self._changed(free_by_pool)
 
     def refused(self, number: int) -> None:
         """The gang cannot start in this state; nor can any other of its class."""
         self.open[int(self.class_of[number])] = False
 
-    def reopen(self, classes: Sequence[int] | None = None) -> None:
+    def reopen(self, classes: Bools | None = None) -> None:
         """Something changed that may cure refusals: try these classes (all, when None) again."""
-        for number in range(len(self.classes)) if classes is None else classes:
-            kind = self.classes[number]
-            self.open[number] = kind.next < len(kind.gangs)
+        self.open |= self.remaining if classes is None else self.remaining & classes
+        self._walk, self._looked, self._complete = [], False, False
 
     def final(self, free_by_pool: Sequence[int]) -> tuple[list[int], list[Floats]]:
         """The gangs still waiting in order, and the summands of every gang's rank."""

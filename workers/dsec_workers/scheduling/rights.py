@@ -3,9 +3,9 @@
 *Priority*: victims of strictly lower base priority; if the preemptor's team would borrow, only its own gangs and
 those of teams that are borrowing before each eviction. *Reclaim*: a preemptor whose team, itself included, stays
 within nominal quota may also evict gangs of any base priority from other teams that are borrowing before each
-eviction. Whether the team would borrow is judged before any eviction of its own gangs: nobody buys rights over others
-by evicting itself. Every victim taken by borrowing leaves a team that would again borrow by taking it back, so it cannot
-reclaim its way back.
+eviction. Whether the team would borrow is judged before any eviction of its own gangs: nobody buys rights over
+others by evicting itself. Every victim taken by borrowing leaves a team that would again borrow by taking it back,
+so it cannot reclaim its way back.
 """
 
 from collections.abc import Iterable
@@ -139,11 +139,3 @@ class Rights:
                 chains.setdefault(int(roster.team[slot]), []).append(int(roster.devices[slot]))
         # Smallest first, the team must still be borrowing before the last and largest eviction.
         return all(sum(sizes) - max(sizes) < self.borrowed[team] for team, sizes in chains.items())
-
-    def over(self, *, team: int, priority: int, devices: int, evictable: bool) -> bool:
-        """Whether the claim could evict a gang that is not running yet, were it running: who may take its room."""
-        if not evictable:
-            return False
-        lower, own = priority < self.claim.priority, team == self.claim.team
-        borrowing, within = self.borrowed[team] + devices > 0, self.nominal_left >= 0
-        return bool((lower and (own or borrowing or within)) or (not own and borrowing and within))

@@ -5,6 +5,7 @@ Counts are kept per *view*: the devices that one kind of gang may use (its resou
 others).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,12 +40,12 @@ class Room:
         self._masks: dict[object, Bools] = {}
         self._views: dict[object, View] = {}
 
-    def view(self, key: object, mask: Bools) -> View:
-        """The free devices in `mask`. `key` must name the mask."""
+    def view(self, key: object, mask: Callable[[], Bools]) -> View:
+        """The free devices in the mask that `key` names; `mask` makes it when it is needed."""
         found = self._views.get(key)
         if found is None:
-            found = self._views[key] = view_of(self.fleet, self.free & mask)
-            self._masks[key] = mask
+            self._masks[key] = mask()
+            found = self._views[key] = view_of(self.fleet, self.free & self._masks[key])
         return found
 
     def take(self, devices: Ints) -> None:

@@ -35,7 +35,10 @@ def shape_of(kind: GangClass, members: int | None = None) -> Shape:
 class Effect:
     """What an admission changed, beside taking devices: what remembered failures depend on."""
 
-    evicted: bool
+    teams: frozenset[int]
+    """Teams that lost gangs to it."""
+    surplus: bool
+    """Its victims leave more than it takes."""
     kept_changed: bool
 
 
@@ -63,7 +66,10 @@ class Trial:
         self.preemptions = 0
         self.conditional: dict[str, float] = {}
         self.cut_short: set[str] = set()
-        self._failed: set[object] = set()
+        self._no_room: dict[bool, set[object]] = {True: set(), False: set()}
+        """Shapes that fit nowhere, in free devices (True) and in those with leaving gangs' devices (False)."""
+        self._no_victims: set[object] = set()
+        self._fits: dict[object, bool] = {}
         self._pool_masks: dict[str, Bools] = {}
         self._shapes: dict[str, Shape] = {}
 
@@ -87,7 +93,7 @@ class Trial:
 
     def view(self, room: Room, kind: GangClass, avoided: tuple[int, ...]) -> View:
         """The devices of `room` that the class may use."""
-        return room.view((kind.pool.label, avoided), self.mask(kind, avoided))
+        return room.view((kind.pool.label, avoided), lambda: self.mask(kind, avoided))
 
     def rights(self, kind: GangClass, number: int, devices: int) -> Rights:
         """The class's rights as the trial stands; `number` tells whose passers it may evict."""
@@ -108,20 +114,25 @@ class Trial:
         """Indices in `kept` that bind this gang: not its own, none whose holder it could evict, none it ends before."""
         if not self.kept:
             return ()
-        rights = self.rights(kind, number, devices)
         limit = kind.request.max_runtime_seconds if by_contract else None
+        end = inf if limit is None else self.now + limit
         return tuple(
             index
             for index, keep in enumerate(self.kept)
-            if keep.number != number
-            and not (limit is not None and not keep.pledge and self.now + limit <= keep.start)
-            and not rights.over(
-                team=keep.team,
-                priority=keep.request.priority,
-                devices=keep.request.devices,
-                evictable=keep.request.evictable,
-            )
+            if keep.number != number and (keep.pledge or end > keep.start) and not self._overrules(kind, devices, keep)
         )
+
+    def _overrules(self, kind: GangClass, devices: int, keep: Kept) -> bool:
+        """Whether the class could evict the holder of what is kept, were it running already."""
+        if not keep.request.evictable:
+            return False
+        quota, own = self.quota, keep.team == kind.team
+        lower = keep.request.priority < kind.request.priority
+        if own:
+            return lower
+        within = int(quota.used[kind.team]) + devices <= int(quota.nominal[kind.team])
+        borrowing = int(quota.used[keep.team]) + keep.request.devices > int(quota.nominal[keep.team])
+        return (lower and (borrowing or within)) or (borrowing and within)
 
     # ---- one gang ---------------------------------------------------------------------------------------------
 
@@ -152,7 +163,12 @@ class Trial:
             return bool((self.fleet.node_schedulable & ~self.closed).any())
         shape = shape_of(kind)
         avoided = self.avoided(kind, number, shape.total)
-        return self.quota_allows(kind, shape.total) and fits(self.fleet, self.view(self.free, kind, avoided), shape)
+        if not self.quota_allows(kind, shape.total):
+            return False
+        key = (kind.pool.label, shape, avoided)
+        if key not in self._fits:
+            self._fits[key] = fits(self.fleet, self.view(self.free, kind, avoided), shape)
+        return self._fits[key]
 
     def fits_without(self, run_id: str, number: int, kind: GangClass) -> bool:
         """Whether it would start in free room if that gang were gone."""
@@ -171,9 +187,11 @@ class Trial:
         opened = (self.free.free | (unheld & self.closed[self.fleet.device_node])) & mask
         return fits(self.fleet, view_of(self.fleet, opened), shape)
 
-    def may_lose(self, team: int) -> bool:
-        """Whether the team has gangs that others might evict now that it borrows."""
-        return bool((self.roster.movable & self.roster.exposed & (self.roster.team == team)).any())
+    def least_exposed_priority(self, team: int) -> int | None:
+        """The lowest base priority among the team's gangs that others might evict; None when there are none."""
+        roster = self.roster
+        found = roster.priority[roster.movable & roster.exposed & (roster.team == team)]
+        return int(found.min()) if len(found) else None
 
     def _without_devices(self, number: int, kind: GangClass) -> tuple[Admit, Effect] | None:
         seats = cpu_seats(self.fleet.node_schedulable & ~self.closed, self.load, kind.request.nodes)
@@ -212,8 +230,8 @@ class Trial:
     def _seats(
         self, room: Room, kind: GangClass, avoided: tuple[int, ...], least: int, most: int
     ) -> tuple[Seats, list[Ints]] | None:
-        key = (room is self.free, kind.pool.label, shape_of(kind, least), avoided)
-        if key in self._failed:
+        key = (kind.pool.label, shape_of(kind, least), avoided)
+        if key in self._no_room[room is self.free]:
             return None
         view = self.view(room, kind, avoided)
         low, high = least, most
@@ -226,7 +244,7 @@ class Trial:
                 low, high = (middle, high) if fits(self.fleet, view, shape_of(kind, middle)) else (low, middle)
             seats = find_seats(self.fleet, view, shape_of(kind, low)) if high else None
         if seats is None:
-            self._failed.add(key)
+            self._no_room[room is self.free].add(key)
             return None
         return seats, pick_devices(self.fleet, view.free, seats, shape_of(kind, len(seats.nodes)))
 
@@ -234,7 +252,7 @@ class Trial:
         avoided = self.avoided(kind, number, shape.total, by_contract=False)
         holds_shadow = any(keep.number == number for keep in self.kept)
         key = ("evict", kind.pool.label, shape, kind.team, kind.request.priority, kind.request.evictable, avoided)
-        if key in self._failed and not holds_shadow:
+        if key in self._no_victims and not holds_shadow:
             return None
         search = Search(
             fleet=self.fleet,
@@ -249,12 +267,12 @@ class Trial:
         if chosen is None or not chosen.slots:
             if not search.exhaustive or search.budget.left < 0:
                 self.cut_short.add(self.queue[number].run_id)
-            self._failed.add(key)
+            self._no_victims.add(key)
             return None
         freed = search.view.free | search.freed(chosen.slots)
         seats = find_seats(self.fleet, view_of(self.fleet, freed), shape)
         if seats is None or not search.minimal(chosen.slots):
-            self._failed.add(key)
+            self._no_victims.add(key)
             return None
         self.preemptions += 1
         devices = pick_devices(self.fleet, freed, seats, shape)
@@ -300,7 +318,13 @@ class Trial:
             why=why,
             waits_for=waits_for,
         )
-        return admit, Effect(evicted=bool(victims), kept_changed=self._settle_kept(number, taken, bool(victims)))
+        self._fits.clear()
+        left_over = any(bool(self.soon.free[self.snapshot.holder == slot].any()) for slot in victims)
+        return admit, Effect(
+            teams=frozenset(int(self.roster.team[slot]) for slot in victims),
+            surplus=left_over,
+            kept_changed=self._settle_kept(number, bool(victims)),
+        )
 
     def _leave(self, slot: int) -> None:
         """A victim's devices are promised or soon free; it counts for nobody any more."""
@@ -312,7 +336,7 @@ class Trial:
         self.times[mine] = self.now + gang.request.grace_seconds
         self.soon.give(mine)
 
-    def _settle_kept(self, number: int, taken: Ints, evicted: bool) -> bool:
+    def _settle_kept(self, number: int, evicted: bool) -> bool:
         """Drop what was kept for the gang that starts; look again for shadows whose devices are gone, or could be
         earlier now that somebody leaves.
         """
@@ -333,11 +357,15 @@ class Trial:
         """Views and failures that depend on what is kept are out of date."""
         self.free.forget_views()
         self.soon.forget_views()
-        self._failed.clear()
+        self._fits.clear()
+        for failures in (*self._no_room.values(), self._no_victims):
+            failures.clear()
 
-    def forget_failures(self) -> None:
-        """Something may succeed now that did not before."""
-        self._failed.clear()
+    def forget_failures(self, *, room: bool) -> None:
+        """Others may be evicted now; with `room`, leaving gangs left something over."""
+        self._no_victims.clear()
+        if room:
+            self._no_room[False].clear()
 
     # ---- shadows ----------------------------------------------------------------------------------------------
 
