@@ -41,8 +41,6 @@ class Head:
     base: str | None = None
     fresh: str = ""
     """The last value of DSEC_FRESH_START that was obeyed: each value starts over once."""
-    first: int = 0
-    """The generation that made this HEAD: when it is the current one, no earlier attempt ever got here."""
     committed_ever: bool = False
     """Whether there is anything to lose: distinguishes "none yet" from "all gone"."""
 
@@ -67,12 +65,12 @@ def raised(head: Head | None, *, run: str, attempt: int | None, fresh: str = "")
 
     Raises `CheckpointFenced` when a newer attempt owns it already.
     """
-    generation = attempt if attempt is not None else (head.generation if head else 0) + 1
-    head = head or Head(first=generation)
+    head = head or Head()
+    generation = head.generation + 1 if attempt is None else attempt
     if head.generation > generation:
         raise fenced(run, attempt=generation, by=head.generation)
     if fresh and fresh != head.fresh:
-        return Head(generation=generation, first=generation, fresh=fresh)
+        return Head(generation=generation, fresh=fresh)
     base = head.base if generation == head.generation else None
     return dataclasses.replace(head, generation=generation, base=base)
 

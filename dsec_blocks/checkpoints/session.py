@@ -15,7 +15,7 @@ arrays afterwards does not matter, and the upload happens elsewhere.
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, overload
@@ -102,7 +102,7 @@ class Checkpoints:
             torn.append(commit)
         self._settle(chosen[0] if chosen else None, torn)
         if chosen is None:
-            self._refuse_a_silent_restart(head, torn)
+            self._refuse_a_silent_restart(torn=torn, head=head)
             return default
         commit, shard = chosen
         self.step, self.position, self._saved = shard.label.step, shard.position, None
@@ -155,6 +155,8 @@ class Checkpoints:
         if seat.rank == 0:
             try:
                 self._drain_earlier_snapshots()
+                if not self._log.exists():
+                    self._refuse_a_silent_restart()
                 self._log.begin(seat.attempt, fresh=os.environ.get(ENV_FRESH_START, ""))
             except Exception as error:  # noqa: BLE001 - the other ranks must hear of it before it is raised
                 failure = error
@@ -173,7 +175,7 @@ class Checkpoints:
                 raise CheckpointError(
                     f"run {self._run}: the checkpoint of step {commit.step} was written by {manifest.world_size} ranks "
                     f"and this gang has {self._seat.world_size}; run it in the same shape, or start over with "
-                    f"{ENV_FRESH_START}=1 (dsec … --fresh)"
+                    f"{ENV_FRESH_START}=1 (--fresh)"
                 )
             if self._seat.rank == 0:
                 self._log.verify(manifest)
@@ -194,25 +196,29 @@ class Checkpoints:
         if self._seat.agree("settled", failure is not None):
             raise failure or CheckpointError(f"run {self._run}: rank 0 could not settle on a checkpoint to resume from")
 
-    def _refuse_a_silent_restart(self, head: Head, torn: list[Commit]) -> None:
-        expected = os.environ.get(ENV_LAST_COMMIT)
-        is_allowed = bool(os.environ.get(ENV_FRESH_START))
-        attempt = self._seat.attempt or 1
-        lost = head.committed_ever or bool(expected) or (expected is None and attempt > 1 and self._is_new(head))
-        if is_allowed or not lost:
-            if attempt > 1 and self._seat.rank == 0:
-                say(f"run {self._run}: attempt {attempt} starts at step 0: there is no commit yet")
-            return
-        what = f"none of its commits can be read ({describe(torn)})" if torn else "no commit is there"
-        where = f" although step {expected} was committed" if expected else ""
-        raise CheckpointMissing(
-            f"run {self._run}: attempt {attempt} should resume from {self.address.url}, but {what}{where}. Restore the "
-            f"store, or start over on purpose with {ENV_FRESH_START}=1 (dsec … --fresh)"
-        )
+    def _refuse_a_silent_restart(self, *, torn: Sequence[Commit] = (), head: Head | None = None) -> None:
+        """Starting at step 0 is right only if there is nothing to lose.
 
-    def _is_new(self, head: Head) -> bool:
-        """Whether this attempt made HEAD itself: no earlier attempt got as far as its checkpoints."""
-        return not head.commits and not head.committed_ever and head.first == head.generation
+        HEAD knows whether anything was ever committed. Without a HEAD the ledger knows (DSEC_LAST_COMMIT); without
+        that a second attempt must believe that the first one had a HEAD.
+        """
+        if os.environ.get(ENV_FRESH_START):
+            return
+        expected = os.environ.get(ENV_LAST_COMMIT)
+        attempt = self._seat.attempt or 1
+        if head is not None:
+            is_lost = head.committed_ever or bool(expected)
+        else:
+            is_lost = bool(expected) or (expected is None and attempt > 1)
+        if is_lost:
+            what = f"none of its commits can be read ({describe(torn)})" if torn else "no commit is there"
+            where = f" although step {expected} was committed" if expected else ""
+            raise CheckpointMissing(
+                f"run {self._run}: attempt {attempt} should resume from {self.address.url}, but {what}{where}. Restore "
+                f"the store, or start over on purpose with {ENV_FRESH_START}=1 (--fresh)"
+            )
+        if attempt > 1 and self._seat.rank == 0:
+            say(f"run {self._run}: attempt {attempt} starts at step 0: there is no commit yet")
 
     def _spool(self) -> SpoolSet:
         if self._spool_set is None:

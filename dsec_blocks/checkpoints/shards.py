@@ -62,7 +62,7 @@ def encode(label: ShardLabel, state: Any, *, position: Any, randomness: Mapping[
         "position": _flatten(position, arrays, "position"),
         "randomness": _flatten(dict(randomness), arrays, "randomness"),
     }
-    header["arrays"] = [{"dtype": a.dtype.name, "shape": list(a.shape), "size": a.nbytes} for a in arrays]
+    header["arrays"] = [{"dtype": _dtype_name(a.dtype), "shape": list(a.shape), "size": a.nbytes} for a in arrays]
     text = json.dumps(header).encode()
     digest = xxhash.xxh3_128()
     pieces: list[bytes] = [MAGIC, len(text).to_bytes(8, "big"), text]
@@ -157,7 +157,7 @@ def _as_array(value: Any, arrays: list[np.ndarray], path: str) -> int:
         value = value.detach().cpu()
     has_array = isinstance(value, np.generic) or hasattr(value, "__array__")
     array = np.asarray(value) if has_array and not isinstance(value, tuple) else None
-    if array is None or array.dtype.hasobject:
+    if array is None or array.dtype.hasobject or array.dtype.names:
         raise CheckpointError(
             f"{path}: a {type(value).__name__} cannot be saved; save arrays, bytes, numbers, text and dicts, lists or "
             "tuples of these (for a JAX tree: jax.tree.leaves)"
@@ -192,6 +192,11 @@ def _restore(value: Any, arrays: list[np.ndarray]) -> Any:
 def _raw(array: np.ndarray) -> bytes:
     """The array's own memory, not a copy: whatever takes bytes takes it."""
     return cast(bytes, array.reshape(-1).view(np.uint8).data)
+
+
+def _dtype_name(dtype: np.dtype) -> str:
+    """Numpy writes the types of other packages (bfloat16) as void; their own name finds them again."""
+    return dtype.name if dtype.kind == "V" else dtype.str
 
 
 def _dtype(name: str) -> Any:

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import cached_property, wraps
+from functools import lru_cache, wraps
 from pathlib import Path
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
@@ -99,46 +99,44 @@ def _repeatable(call: Callable[P, R]) -> Callable[P, R]:
     return repeated
 
 
+@lru_cache(maxsize=8)
+def _client(credentials: Credentials, pid: int) -> Any:
+    """One client per store and process: making one is slow, and its connections do not survive a fork."""
+    import boto3
+    from botocore.config import Config
+
+    return boto3.session.Session().client(
+        "s3",
+        endpoint_url=credentials.endpoint_url,
+        region_name=credentials.region or ("us-east-1" if credentials.endpoint_url else None),
+        aws_access_key_id=credentials.access_key_id,
+        aws_secret_access_key=credentials.secret_access_key,
+        config=Config(
+            s3={"addressing_style": "path"} if credentials.endpoint_url else {},
+            request_checksum_calculation="when_required",
+            response_checksum_validation="when_required",
+            retries={"total_max_attempts": 1},
+            connect_timeout=5,
+            read_timeout=60,
+            max_pool_connections=16,
+        ),
+    )
+
+
 class Bucket:
     """One bucket of one store. Safe to share between threads; a forked child makes its own client."""
 
     def __init__(self, name: str, credentials: Credentials) -> None:
         self.name = name
         self.credentials = credentials
-        self._pid = os.getpid()
 
     def __str__(self) -> str:
         return f"s3://{self.name} at {self.credentials.endpoint_url or 'AWS'}"
 
     @property
     def client(self) -> Any:
-        """The boto3 client, made on first use in this process: connections do not survive a fork."""
-        if self._pid != os.getpid():
-            self.__dict__.pop("_client", None)
-            self._pid = os.getpid()
-        return self._client
-
-    @cached_property
-    def _client(self) -> Any:
-        import boto3
-        from botocore.config import Config
-
-        return boto3.session.Session().client(
-            "s3",
-            endpoint_url=self.credentials.endpoint_url,
-            region_name=self.credentials.region or ("us-east-1" if self.credentials.endpoint_url else None),
-            aws_access_key_id=self.credentials.access_key_id,
-            aws_secret_access_key=self.credentials.secret_access_key,
-            config=Config(
-                s3={"addressing_style": "path"} if self.credentials.endpoint_url else {},
-                request_checksum_calculation="when_required",
-                response_checksum_validation="when_required",
-                retries={"total_max_attempts": 1},
-                connect_timeout=5,
-                read_timeout=60,
-                max_pool_connections=16,
-            ),
-        )
+        """The boto3 client that all buckets of the store share in this process."""
+        return _client(self.credentials, os.getpid())
 
     def put(self, key: str, body: bytes | Path, *, at: str) -> str:
         """Store an object, replacing any; returns its ETag. Large files go up in parts, side by side."""
