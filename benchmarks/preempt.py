@@ -23,7 +23,7 @@ import psutil
 from prefect import get_client
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from benchmarks.prefect_runs import summary
+from benchmarks.prefect_runs import summary, until
 from benchmarks.report import publish
 from benchmarks.servers import prefect_server, speaking_to
 from benchmarks.workers import OURS, deploy, worker
@@ -34,23 +34,12 @@ from dsec_blocks.model.gangs import GangState
 SEED = 7
 GRACE_S = 3.0
 SNAPSHOT_S = 0.2
-PATIENCE_S = 60.0
 AIMS = {"handover_max_s": "≤ 0.5", "handover_p50_s": "", "lost_steps": "0"}
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """The JSON lines of `path`; none if it is not there yet."""
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-
-async def until(what: str, found: Any) -> Any:
-    """Poll `found()` until it is true, at most `PATIENCE_S` seconds."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not (value := found()):
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"{what}: not within {PATIENCE_S:.0f} s")
-        await asyncio.sleep(0.005)
-    return value
 
 
 async def watch_exits(folder: Path, attempt: int) -> float:

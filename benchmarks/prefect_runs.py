@@ -2,6 +2,7 @@
 
 import asyncio
 import statistics
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ def trivial() -> None:
             file.write(f"{first_line}\\n")
 """
 PAGE = 100
+PATIENCE_S = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +95,16 @@ async def wait_until_terminal(
     last = max((run.state.timestamp for run in ended if run.state is not None), default=deadline)
     states = Counter(run.state.type.value if run.state is not None else "NONE" for run in runs)
     return Outcome(wall_s=(last - due).total_seconds(), states=dict(states))
+
+
+async def until(what: str, found: Any) -> Any:
+    """Poll `found()` until it is true, at most `PATIENCE_S` seconds; returns what it found."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not (value := found()):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{what}: not within {PATIENCE_S:.0f} s")
+        await asyncio.sleep(0.005)
+    return value
 
 
 def summary(values: Sequence[float]) -> dict[str, float]:
