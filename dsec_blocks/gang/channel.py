@@ -21,6 +21,10 @@ from dsec_blocks.model.errors import ClusterError
 _BROKEN: dict[str, Any] = {"ok": False, "error": "the gang's supervisor is gone; the gang is being stopped"}
 
 
+class SupervisorGone(ClusterError):
+    """Whoever supervised this gang has died; the gang is over, and its processes are about to be stopped."""
+
+
 class Channel:
     """A connection to the gang's supervisor. Make one with `Channel.connect`."""
 
@@ -48,16 +52,16 @@ class Channel:
     def call(self, op: str, **fields: Any) -> dict[str, Any]:
         """Ask one thing and wait for the answer, however long it takes (a barrier may take long).
 
-        Raises `ClusterError` when the supervisor refuses, or is gone.
+        Raises `ClusterError` when the supervisor refuses, `SupervisorGone` when it died.
         """
         for answer in self.stream(op, **fields):
             return answer
-        raise ClusterError(_BROKEN["error"])
+        raise SupervisorGone(_BROKEN["error"])
 
     def stream(self, op: str, **fields: Any) -> Iterator[dict[str, Any]]:
         """Ask one thing and yield every line of the answer, the one with `done` included.
 
-        Raises `ClusterError` when the supervisor refuses, or goes away before the end.
+        Raises `ClusterError` when the supervisor refuses, `SupervisorGone` when it dies before the end.
         """
         if op == "hello":
             self._hello = fields
@@ -66,6 +70,8 @@ class Channel:
             connection.send({"op": op, "id": number, **fields})
             while True:
                 line = answers.get()
+                if line is _BROKEN:
+                    raise SupervisorGone(_BROKEN["error"])
                 if not line.get("ok"):
                     raise ClusterError(str(line.get("error")))
                 answer = {name: value for name, value in line.items() if name not in ("id", "ok")}

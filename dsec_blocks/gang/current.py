@@ -12,7 +12,7 @@ from typing import Any
 
 from dsec_blocks.gang import calls
 from dsec_blocks.gang.attached import gang_request_of
-from dsec_blocks.gang.membership import Membership, flow_context, membership
+from dsec_blocks.gang.membership import Membership, flow_context, leaving_with_the_supervisor, membership
 from dsec_blocks.gang.results import GangRunError, RankOutcome, Results
 from dsec_blocks.gateways import processes
 from dsec_blocks.model import names
@@ -92,18 +92,19 @@ class CurrentGang:
         channel = self._member.channel
         assert channel is not None
         outcomes, evicted = [], False
-        for line in channel.stream("run", call=dict(call), per=per, launcher=launcher, env=dict(env)):
-            if "rank" in line:
-                outcomes.append(
-                    RankOutcome(
-                        rank=line["rank"],
-                        member=line.get("member", 0),
-                        exit=line["exit"],
-                        value=calls.read_result(line.get("result"), kind=call["kind"], exit_code=line["exit"]),
-                        error=line.get("error"),
+        with leaving_with_the_supervisor():
+            for line in channel.stream("run", call=dict(call), per=per, launcher=launcher, env=dict(env)):
+                if "rank" in line:
+                    outcomes.append(
+                        RankOutcome(
+                            rank=line["rank"],
+                            member=line.get("member", 0),
+                            exit=line["exit"],
+                            value=calls.read_result(line.get("result"), kind=call["kind"], exit_code=line["exit"]),
+                            error=line.get("error"),
+                        )
                     )
-                )
-            evicted = evicted or bool(line.get("evicted"))
+                evicted = evicted or bool(line.get("evicted"))
         return outcomes, evicted
 
 

@@ -6,7 +6,8 @@ nobody to talk to, so that the same code runs on a laptop.
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +15,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from dsec_blocks.model import names
+from dsec_blocks.model.errors import Evicted
 
 if TYPE_CHECKING:
     from dsec_blocks.gang.channel import Channel
@@ -96,8 +98,12 @@ class Membership:
         return self.channel.notice if self.channel is not None else None
 
     def tell(self, op: str, **fields: Any) -> dict[str, Any]:
-        """Say something to the supervisor; nothing outside a gang."""
-        return self.channel.call(op, **fields) if self.channel is not None else {}
+        """Say something to the supervisor; nothing outside a gang.
+
+        Raises `Evicted` when the supervisor has died: that is no failure of the user's code.
+        """
+        with leaving_with_the_supervisor():
+            return self.channel.call(op, **fields) if self.channel is not None else {}
 
     def agree(self, name: str, value: Any) -> Any:
         """Meet all ranks: any of booleans, the largest of numbers. All must come in the same order."""
@@ -105,6 +111,17 @@ class Membership:
             return value
         count = self._meetings[name] = self._meetings.get(name, 0) + 1
         return self.tell("agree", name=f"{name}/{count}", rank=self.rank, value=value)["value"]
+
+
+@contextmanager
+def leaving_with_the_supervisor() -> Iterator[None]:
+    """Inside, the supervisor's death ends this process as an eviction does: the run is put back in the queue."""
+    from dsec_blocks.gang.channel import SupervisorGone
+
+    try:
+        yield
+    except SupervisorGone as gone:
+        raise Evicted(str(gone)) from gone
 
 
 def membership() -> Membership:
