@@ -51,3 +51,12 @@ def suspending(where: str = "") -> None:
     note(where, "before")
     suspend_flow_run(key="once", timeout=600)
     note(where, "after")
+
+
+@flow
+def dying_late(where: str = "", seconds: float = 5.0) -> None:
+    """Its process is killed after a while, the first time."""
+    note(where, "begin")
+    if len(Path(where).read_text().split()) == 1:
+        time.sleep(seconds)
+        os.kill(os.getpid(), 9)
