@@ -11,6 +11,7 @@ from dsec_blocks.gateways import processes
 from dsec_blocks.model.errors import DsecError
 from dsec_blocks.model.gangs import HOLDING_STATES, GangState
 from dsec_blocks.model.reasons import ReasonCode
+from dsec_blocks.model.requests import GangRequest
 from dsec_blocks.model.teams import Team
 from dsec_deployments import background as backgrounds
 from dsec_deployments import startup
@@ -51,7 +52,7 @@ def set_up_teams_and_deployments(stage: Stage) -> None:
     for flow in (flows.background, flows.small, flows.urgent):
         deploy(stage, flow, entrypoint=f"{flows.__name__}.{flow.fn.__name__}", name=flow.name)
     finetune: Any = load_flow_from_entrypoint(f"{digits}:digits")
-    deploy(stage, finetune, entrypoint="digits.py:digits", directory=digits.parent, name="finetune", devices_per_node=2)
+    deploy(stage, finetune, entrypoint="digits.py:digits", directory=digits.parent, name="finetune")
 
 
 def a_gang_that_never_fits(stage: Stage) -> None:
@@ -86,7 +87,6 @@ def the_same_training_uninterrupted(stage: Stage) -> None:
             f"reference-{name.replace(' ', '-')}",
             team="research",
             parameters={"steps": STEPS, "losses": str(file), **parameters},
-            devices_per_node=1,
         )
         runs[name] = (run, file)
     for name, (run, file) in runs.items():
@@ -115,8 +115,8 @@ def a_full_pool(stage: Stage) -> None:
     low = [_background(stage, "stale", devices_per_node=4, checkpoint_every=None)]
     stage.wait_running(low[0])
     low += [
-        _background(stage, "steady", devices_per_node=2, checkpoint_every=60),
-        _background(stage, "frugal", devices_per_node=2, checkpoint_every=5, snapshot_on_notice=True),
+        _background(stage, "steady", devices_per_node=3, checkpoint_every=60),
+        _background(stage, "frugal", devices_per_node=3, checkpoint_every=5, snapshot_on_notice=True),
     ]
     for run in low:
         stage.wait_running(run)
@@ -140,7 +140,7 @@ def a_full_pool(stage: Stage) -> None:
 
 def an_urgent_gang_arrives(stage: Stage) -> None:
     """An urgent gang arrives: the cheapest gang gives way, the one with a stale checkpoint is spared"""
-    _preempt(stage, "urgent", nodes=1, devices_per_node=2, priority=80, parameters={"seconds": 15.0})
+    _preempt(stage, "urgent", nodes=1, devices_per_node=3, priority=80, parameters={"seconds": 15.0})
     spared = stage.gang(stage.runs["stale"])
     held = spared is not None and spared.evictions == 0 and spared.state is GangState.RUNNING
     stage.claims.make("the gang with the stale checkpoint is spared", held)
@@ -149,7 +149,10 @@ def an_urgent_gang_arrives(stage: Stage) -> None:
 def the_fine_tune_gives_way(stage: Stage) -> None:
     """A second urgent gang needs two nodes: now it is the fine-tune's turn"""
     stage.wait("the fine-tune to be well under way", lambda: _last_step(stage) >= STEPS // 4, seconds=40)
-    _preempt(stage, "urgent-two-nodes", nodes=2, devices_per_node=2, priority=90, parameters={"seconds": 1.0})
+    stage.wait(
+        "the fine-tune to be the cheapest to evict", partial(_is_cheapest, stage, stage.runs["finetune"]), seconds=20
+    )
+    _preempt(stage, "urgent-two-nodes", nodes=2, devices_per_node=1, priority=90, parameters={"seconds": 1.0})
     finetune = stage.runs["finetune"]
     state = stage.wait(
         "the fine-tune's page to say why it waits",
@@ -299,6 +302,13 @@ def _running(stage: Stage) -> list[RunningGang]:
     holdings = stage.ledger.holders(POOL)
     gangs = stage.ledger.gangs(POOL, HOLDING_STATES)
     return [running_gang(gang, holdings, for_run={}, conditional_until=None) for gang in gangs if gang.placement]
+
+
+def _is_cheapest(stage: Stage, run: Submitted) -> bool:
+    two_nodes = GangRequest(nodes=2, devices_per_node=1, priority=90)
+    now = stage.clock.now()
+    best = cheapest_victims(two_nodes, free=_free(stage), running=_running(stage), policy=Policy(), now=now)
+    return best is not None and best.victims == {run.id}
 
 
 def _is_running(stage: Stage, run: Submitted) -> bool:
