@@ -4,11 +4,13 @@ Prefect's own worker cancels only before a start; here every Cancelling run of t
 each is finished: what runs is stopped with its grace, what only waits is Cancelled at once.
 """
 
-from dsec_blocks.model.gangs import Gang, GangState
+from dsec_blocks.model.gangs import HOLDING_STATES, Gang, GangState
 from dsec_workers.lifecycle import claims
 from dsec_workers.lifecycle.term import Term, key_of
 from dsec_workers.prefect_api import Run
+from dsec_workers.prefect_api.results import iso
 
+WARNING = 30  # the log level
 LINGER_SECONDS = 60.0
 """A gang that lives this long after its run's final state is stopped (uploads are part of a gang's life)."""
 
@@ -34,9 +36,11 @@ def start(term: Term, run: Run) -> None:
 
 
 async def heard(term: Term, run: Run) -> None:
-    """An event named a run that is not Scheduled: only ends and cancellations are news."""
+    """An event named a run that is not Scheduled: ends, cancellations and pauses are news."""
     if run.state.type == "CANCELLING" or run.state.terminal:
         start(term, run)
+    elif run.state.type == "PAUSED" and not run.state.suspended:
+        await _say_what_a_pause_costs(term, run)
 
 
 async def observe(term: Term, run_id: str, run: Run | None) -> None:
@@ -66,7 +70,11 @@ async def look_astray(term: Term, run_id: str) -> None:
     """A gang waits here, but its run is not Scheduled: find out why, and mend it."""
     run = await term.api.run(run_id)
     gang = await term.read(term.ledger.gang, run_id)
-    if gang is None or gang.state is not GangState.WAITING or (run is not None and run.state.type == "SCHEDULED"):
+    term.astray.discard(run_id)  # whatever is still wrong with it puts it back
+    if gang is None or gang.state is not GangState.WAITING:
+        return
+    if run is not None and run.state.type == "SCHEDULED":
+        term.runs[run_id] = run
         return
     if run is None or run.state.terminal or run.state.type == "CANCELLING":
         await observe(term, run_id, run)
@@ -87,3 +95,20 @@ async def _stop(term: Term, gang: Gang, run: Run | None) -> None:
     term.stopped_for[key] = "cancelled"
     await term.decide("cancel", "stopping", run_id=gang.run_id, why="deleted" if run is None else run.state.name)
     await term.cluster.stop(key, gang.request.grace_seconds)
+
+
+async def _say_what_a_pause_costs(term: Term, run: Run) -> None:
+    gang = await term.read(term.ledger.gang, run.id)
+    if gang is None or gang.state not in HOLDING_STATES or gang.request.devices == 0:
+        return
+    await term.api.logs(
+        [
+            {
+                "name": "dsec.worker",
+                "level": WARNING,
+                "message": f"Paused: this run keeps its {gang.request.describe()} meanwhile; suspend it to let them go.",
+                "timestamp": iso(term.clock.now()),
+                "flow_run_id": run.id,
+            }
+        ]
+    )

@@ -39,17 +39,19 @@ async def tell(term: Term, holds: Sequence[Hold], gangs: Mapping[str, Gang]) -> 
         if hold.run_id in gangs and gangs[hold.run_id].reason_code != hold.reason.code
     }
     await term.write(term.ledger.set_reasons, changed)
+    room = 0 if term.errands.running("claim") else WRITES_A_TICK - term.errands.running("reason")
     for hold in holds:
-        if term.errands.running("claim") or term.errands.running("reason") >= WRITES_A_TICK:
+        if room <= 0:
+            # The rest is told in a later tick, which follows as soon as these are written.
             return
         told = term.told.get(hold.run_id)
         if is_news(hold, told, now=now, monotonic=monotonic):
-            term.errands.start(hold.run_id, "reason", _write, term, gangs[hold.run_id], hold)
+            room -= term.errands.start(hold.run_id, "reason", _write, term, gangs[hold.run_id], hold)
 
 
 async def _write(term: Term, gang: Gang, hold: Hold) -> None:
     run = term.runs.get(gang.run_id)
-    if run is None or run.state.type != "SCHEDULED":
+    if run is None or run.state.type != "SCHEDULED" or gang.run_id in term.astray:
         return
     message = sentence(hold, term.clock.now())
     told = Told(code=hold.reason.code, position=hold.position, eta=hold.eta, at=term.clock.monotonic())
