@@ -14,7 +14,6 @@ arrays afterwards does not matter, and the upload happens elsewhere.
 
 import os
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,15 +29,14 @@ from dsec_blocks.checkpoints.shards import (
     global_randomness,
     set_global_randomness,
 )
-from dsec_blocks.checkpoints.spool import SpoolSet
+from dsec_blocks.checkpoints.spool import DRAIN_SECONDS, SpoolSet, wait_until_uploaded
 from dsec_blocks.checkpoints.stores import StoreAddress
 from dsec_blocks.checkpoints.uploads import Uploader
 from dsec_blocks.model.clock import Clock
 from dsec_blocks.model.errors import CheckpointError, CheckpointMissing
-from dsec_blocks.model.names import ENV_FRESH_START, ENV_LAST_COMMIT
+from dsec_blocks.model.names import ENV_FRESH_START, ENV_LAST_COMMIT, ENV_START_FROM
 
 State = TypeVar("State")
-DRAIN_SECONDS = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +101,7 @@ class Checkpoints:
         self._settle(chosen[0] if chosen else None, torn)
         if chosen is None:
             self._refuse_a_silent_restart(torn=torn, head=head)
-            return default
+            return self._start(default)
         commit, shard = chosen
         self.step, self.position, self._saved = shard.label.step, shard.position, None
         set_global_randomness(shard.randomness)
@@ -139,14 +137,25 @@ class Checkpoints:
             seat.tell("spooled", rank=seat.rank, step=step, path=str(path), started_at=label.started_at)
 
     def wait(self, timeout: float = DRAIN_SECONDS) -> bool:
-        """Wait until everything this node has spooled for the run is committed; False when time is up."""
-        end = self._seat.clock.monotonic() + timeout
-        spool = self._spool()
-        while any(spooled.is_complete(spool.world_size) for spooled in spool.steps()):
-            if self._seat.clock.monotonic() > end:
-                return False
-            time.sleep(0.02)
-        return True
+        """Wait until everything this node has spooled is committed; False when time is up."""
+        return wait_until_uploaded(self._seat.spool, clock=self._seat.clock, timeout=timeout)
+
+    def _start(self, default: Any) -> Any:
+        """The first state: another run's last one (fine-tuning goes on from it), or the default."""
+        source = os.environ.get(ENV_START_FROM)
+        if not source:
+            return default
+        log = CommitLog(self._log.place, source)
+        for commit in log.head().newest_first:
+            shard = self._load(commit, log)
+            if not self._seat.agree("source torn", shard is None):
+                assert shard is not None
+                if self._seat.rank == 0:
+                    say(f"run {self._run}: starts from step {commit.step} of run {source}")
+                return shard.state
+        raise CheckpointMissing(
+            f"run {self._run}: should start from run {source}, but no commit of it can be read at {self.address.url}"
+        )
 
     def _begin(self) -> Head:
         """Rank 0 owns HEAD, then all read it; returns HEAD."""
@@ -168,20 +177,21 @@ class Checkpoints:
         self._attempt = head.generation if seat.attempt is None else seat.attempt
         return head
 
-    def _load(self, commit: Commit) -> Shard | None:
+    def _load(self, commit: Commit, log: CommitLog | None = None) -> Shard | None:
+        log = log or self._log
         try:
-            manifest = self._log.manifest(commit)
+            manifest = log.manifest(commit)
             if manifest.world_size != self._seat.world_size:
                 raise CheckpointError(
-                    f"run {self._run}: the checkpoint of step {commit.step} was written by {manifest.world_size} ranks "
+                    f"run {log.run}: the checkpoint of step {commit.step} was written by {manifest.world_size} ranks "
                     f"and this gang has {self._seat.world_size}; run it in the same shape, or start over with "
                     f"{ENV_FRESH_START}=1 (--fresh)"
                 )
             if self._seat.rank == 0:
-                self._log.verify(manifest)
-            return self._log.shard(manifest, self._seat.rank)
+                log.verify(manifest)
+            return log.shard(manifest, self._seat.rank)
         except Torn as error:
-            say(f"run {self._run}: the commit of step {commit.step} (attempt {commit.attempt}) is skipped: {error}")
+            say(f"run {log.run}: the commit of step {commit.step} (attempt {commit.attempt}) is skipped: {error}")
             return None
 
     def _settle(self, base: Commit | None, torn: list[Commit]) -> None:

@@ -11,14 +11,17 @@ takes it from here, however often it is restarted.
 import hashlib
 import json
 import os
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from dsec_blocks.checkpoints.stores import StoreAddress
 from dsec_blocks.gateways import files
+from dsec_blocks.model.clock import Clock
 
 CLOSED = "closed"
+DRAIN_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +96,16 @@ def spool_sets(spool: Path) -> Iterator[SpoolSet]:
     for path in sorted(spool.iterdir()):
         if (path / "store.json").is_file():
             yield SpoolSet.read(path)
+
+
+def wait_until_uploaded(spool: Path, *, clock: Clock, timeout: float = DRAIN_SECONDS) -> bool:
+    """Wait until no whole checkpoint is left in the spool; False when time is up."""
+    end = clock.monotonic() + timeout
+    while any(step.is_complete(found.world_size) for found in spool_sets(spool) for step in found.steps()):
+        if clock.monotonic() > end:
+            return False
+        time.sleep(0.02)
+    return True
 
 
 def is_closed(spool: Path) -> bool:

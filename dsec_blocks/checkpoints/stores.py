@@ -15,7 +15,7 @@ from uuid import uuid4
 from dsec_blocks.checkpoints.places import Directory, Place, S3Prefix
 from dsec_blocks.gateways.objects import Bucket, Credentials, ObjectStoreError, OutcomeUnknown, PreconditionFailed
 from dsec_blocks.model.errors import StoreUnusable
-from dsec_blocks.model.names import ENV_HOME
+from dsec_blocks.model.names import ENV_HOME, ENV_STORE
 
 DEFAULT_KEEP = 3
 
@@ -62,12 +62,12 @@ def default_store() -> str:
 
 def open_store(name: "str | Path | StoreAddress | None" = None) -> StoreAddress:
     """The store called `name`: a path, `file:///…`, `s3://bucket/prefix?endpoint=…`, a `CheckpointStore` block or its
-    document's name. None is the default store.
+    document's name. None is the store in DSEC_STORE, else one below DSEC_HOME.
 
     Raises `StoreUnusable` for a name that is none of these.
     """
     if name is None:
-        return StoreAddress(url=default_store())
+        name = os.environ.get(ENV_STORE) or default_store()
     if isinstance(name, StoreAddress):
         return name
     if isinstance(name, Path):

@@ -15,6 +15,7 @@ from dsec_blocks.gang.attached import gang_request_of
 from dsec_blocks.gang.membership import Membership, flow_context, leaving_with_the_supervisor, membership
 from dsec_blocks.gang.results import GangRunError, RankOutcome, Results
 from dsec_blocks.gateways import processes
+from dsec_blocks.gateways.clock import SystemClock
 from dsec_blocks.model import names
 from dsec_blocks.model.errors import Evicted, InvalidRequest, NotInGang, SubmitRefused
 from dsec_blocks.model.gangs import MemberPlacement, Placement
@@ -85,6 +86,12 @@ class CurrentGang:
         if any(outcome.failed for outcome in outcomes):
             raise GangRunError(outcomes, what=f"gang.run({what})")
         return Results(outcomes)
+
+    def wait_for_checkpoints(self, timeout: float = 60.0) -> bool:
+        """Wait until what the ranks have saved is committed to its store; False when time is up."""
+        from dsec_blocks.checkpoints.spool import wait_until_uploaded
+
+        return wait_until_uploaded(self._member.spool, clock=SystemClock(), timeout=timeout)
 
     def _run_on_members(
         self, call: Mapping[str, Any], *, per: str, launcher: str, env: Mapping[str, str]

@@ -115,6 +115,7 @@ def _train(
         if run.should_checkpoint():
             save(step + 1)
         time.sleep(max(0.0, step_seconds - (time.monotonic() - started)))
+    save(steps)
     guesses = jax.numpy.argmax(_network(copy_back(weights), images[training:]), axis=1)
     return float((np.asarray(guesses) == labels[training:]).mean())
 
