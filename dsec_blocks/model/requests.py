@@ -6,6 +6,7 @@ the only reader of all three.
 
 import dataclasses
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, TypeVar
@@ -131,7 +132,7 @@ def parse_request(variables: Mapping[str, Any]) -> GangRequest:
     if not isinstance(env, Mapping):
         raise InvalidRequest(f"env: {env!r} is not a mapping of names to values")
     inputs = given.get("inputs", ())
-    if isinstance(inputs, str) or not all(isinstance(uri, str) for uri in inputs):
+    if not isinstance(inputs, (list, tuple)) or not all(isinstance(uri, str) for uri in inputs):
         raise InvalidRequest(f"inputs: {inputs!r} is not a list of URIs")
     max_runtime = given.get("max_runtime")
     request = GangRequest(
@@ -151,6 +152,10 @@ def parse_request(variables: Mapping[str, Any]) -> GangRequest:
         image=_text(given, "image"),
         env={str(k): str(v) for k, v in env.items() if v is not None},
     )
+    if request.gpu_memory_bytes == 0:
+        raise InvalidRequest(f"gpu_memory: {memory!r} is no memory at all; leave it out for any card")
+    if request.max_runtime_seconds == 0:
+        raise InvalidRequest(f"max_runtime: {max_runtime!r} leaves no time to run; leave it out for no limit")
     if request.devices == 0 and (request.gpu_model or request.gpu_memory_bytes):
         raise InvalidRequest("devices_per_node: 0, but gpu_model or gpu_memory is set; ask for at least one device")
     return request
@@ -160,8 +165,9 @@ def _whole(given: Mapping[str, Any], name: str, default: Any, *, low: int, high:
     value = given.get(name, default)
     if value is default:
         return default
-    if isinstance(value, str) and value.strip().lstrip("-").isdigit():
-        value = int(value)
+    if isinstance(value, str):
+        with suppress(ValueError):
+            value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise InvalidRequest(f"{name}: {value!r} is not a whole number from {low} to {high}")
     return value
