@@ -222,4 +222,5 @@ def _merge(base: Any, edited: Any, shipped: Any) -> Any:
                 merged[key] = value
         return merged
     untouched = edited is base if edited is _ABSENT or base is _ABSENT else edited == base
-    return copy.deepcopy(shipped if untouched else edited)
+    kept = shipped if untouched else edited
+    return kept if kept is _ABSENT else copy.deepcopy(kept)

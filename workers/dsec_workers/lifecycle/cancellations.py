@@ -101,14 +101,6 @@ async def _say_what_a_pause_costs(term: Term, run: Run) -> None:
     gang = await term.read(term.ledger.gang, run.id)
     if gang is None or gang.state not in HOLDING_STATES or gang.request.devices == 0:
         return
-    await term.api.logs(
-        [
-            {
-                "name": "dsec.worker",
-                "level": WARNING,
-                "message": f"Paused: this run keeps its {gang.request.describe()} meanwhile; suspend it to let them go.",
-                "timestamp": iso(term.clock.now()),
-                "flow_run_id": run.id,
-            }
-        ]
-    )
+    message = f"Paused: this run keeps its {gang.request.describe()} meanwhile; suspend it to let them go."
+    line = {"name": "dsec.worker", "level": WARNING, "message": message, "flow_run_id": run.id}
+    await term.api.logs([{**line, "timestamp": iso(term.clock.now())}])

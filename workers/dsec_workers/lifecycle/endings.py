@@ -92,6 +92,11 @@ def judge(gang: Gang, run: Run | None, *, restarts_allowed: int) -> Verdict:
     if kind == "cancelled":
         cancelled = Proposal(type="CANCELLED", name="Cancelled", message="Cancelled; its gang has stopped.")
         return Finish(proposal=cancelled, force=True)
+    code = gang.outcome.get("flow_exit")
+    if kind == "exited" and state.type == "PENDING" and code is not None and code > 0:
+        # It said why in its log and would say it again: a flow that cannot be loaded, a @gang that does not match.
+        message = f"The flow could not be started (exit code {code}); its log says why."
+        return Finish(proposal=Proposal(type="CRASHED", name="Crashed", message=message))
     if kind == "timed-out":
         longest = format_duration(gang.request.max_runtime_seconds or 0.0)
         message = f"Stopped after its longest run time, {longest} (max_runtime)."

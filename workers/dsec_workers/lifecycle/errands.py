@@ -67,7 +67,7 @@ class Errands:
 
     async def settle(self) -> None:
         """Wait until nothing runs."""
-        while self._running:
+        while self._running:  # noqa: ASYNC110 - for tests, drains and run-once, not worth an event
             await anyio.sleep(0.01)
 
     async def _run(self, key: str, name: str, work: Callable[..., Awaitable[Any]], args: tuple[Any, ...]) -> None:
@@ -81,7 +81,7 @@ class Errands:
         except ApiUnavailable as error:
             self._log.warning("%s of %s waits for the Prefect API: %s", name, key, error)
             self._pause(key)
-        except Exception:
+        except Exception:  # noqa: BLE001 - one gang's trouble must not end the others'
             self._log.exception("%s of %s failed; it will be tried again", name, key)
             self._pause(key)
         else:

@@ -5,11 +5,12 @@ team, because one answer holds 200 runs and a backdated run or a lost answer mus
 means nothing: only the run itself says that it is gone.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
+import anyio
 import httpx
 
 from dsec_blocks.model.errors import InvalidRequest
@@ -50,6 +51,8 @@ class Intake:
     entered: set[str] = field(default_factory=set)
     """Runs that the ledger knows as waiting (or further), as far as this worker has seen."""
     said: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+    entering: anyio.Lock = field(default_factory=anyio.Lock)
+    """A poll and a sweep must not both decide that an ended run has come back."""
     mentioned: set[str] = field(default_factory=set)
     """Runs that an event named."""
 
@@ -58,19 +61,15 @@ class Intake:
         now = term.clock.now()
         await self._read_pool(term)
         if self.swept_at is None or now - self.swept_at >= term.settings.sweep_seconds:
-            await self._sweep(term, now)
-            self.swept_at = now
-        else:
-            after = None if self.polled_at is None else self.polled_at - OVERLAP_SECONDS
-            found: list[Run] = []
-            while True:
-                page = await term.api.scheduled(
-                    term.pool, before=now + LOOKAHEAD_SECONDS, after=after, offset=len(found)
-                )
-                found += page
-                if len(page) < PAGE:
-                    break
-            await self.enter(term, found)
+            term.errands.start("sweep", "sweep", self._sweep, term, now)
+        after = (self.polled_at or now) - OVERLAP_SECONDS
+        offset = 0
+        while True:
+            page = await term.api.scheduled(term.pool, before=now + LOOKAHEAD_SECONDS, after=after, offset=offset)
+            await self.enter(term, page)
+            offset += len(page)
+            if len(page) < PAGE:
+                break
         self.polled_at = now
         await self.reread(term)
 
@@ -117,6 +116,10 @@ class Intake:
                 due.append(run)
         if not due:
             return
+        async with self.entering:
+            await self._enter_due(term, due)
+
+    async def _enter_due(self, term: Term, due: Sequence[Run]) -> None:
         await self._read_deployments(term, due)
         teams = await term.read(term.ledger.teams, term.pool)
         gangs: dict[str, Gang] = {}
@@ -186,7 +189,7 @@ class Intake:
 
     async def _sweep(self, term: Term, now: float) -> None:
         seen: set[str] = set()
-        unfinished = {queue: 0 for queue in self.queues}
+        unfinished = dict.fromkeys(self.queues, 0)
         while unfinished:
             for queue, offset in list(unfinished.items()):
                 page = await term.api.scheduled(term.pool, before=now + LOOKAHEAD_SECONDS, queue=queue, offset=offset)
@@ -198,6 +201,7 @@ class Intake:
                     unfinished[queue] += PAGE
         await self._look_for(term, seen)
         await term.api.mark_ready(term.pool)
+        self.swept_at = now
 
     async def _look_for(self, term: Term, seen: set[str]) -> None:
         """Ask for the waiting gangs whose runs the sweep did not show; end those whose run is over or deleted."""

@@ -170,7 +170,7 @@ class Leading:
             intake.mentioned.add(run_id)
             term.wake.ring()
 
-        while (pool_id := self.pool_id()) is None:
+        while (pool_id := self.pool_id()) is None:  # noqa: ASYNC110 - Prefect sets it without telling
             await anyio.sleep(BEAT_SECONDS)
         await listen(pool_id, heard, self.log)
 

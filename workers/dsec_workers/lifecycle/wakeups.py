@@ -47,7 +47,9 @@ class Wake:
         return self._alarms[0] - now if self._alarms else float("inf")
 
 
-async def listen(pool_id: str, heard: Callable[[str, str], None], log: logging.Logger | logging.LoggerAdapter[logging.Logger]) -> None:
+async def listen(
+    pool_id: str, heard: Callable[[str, str], None], log: logging.Logger | logging.LoggerAdapter[logging.Logger]
+) -> None:
     """Call `heard(event name, run id)` for each flow-run event of the pool, for ever.
 
     Events are a convenience: whatever goes wrong here costs a poll interval, never a run.

@@ -1,0 +1,40 @@
+"""When a waiting run is told anew."""
+
+import pytest
+
+from dsec_blocks.model.reasons import Reason, ReasonCode
+from dsec_workers.lifecycle.reasons import is_news
+from dsec_workers.lifecycle.term import Told
+from dsec_workers.scheduling.decisions import Hold
+
+NOW, MONOTONIC = 1_000_000.0, 500.0
+
+
+def _hold(
+    code: ReasonCode = ReasonCode.WAITS_FOR_CAPACITY, *, position: int | None = None, eta_in: float | None = None
+) -> Hold:
+    eta = None if eta_in is None else NOW + eta_in
+    return Hold(run_id="run", reason=Reason(code=code, text="why"), position=position, eta=eta)
+
+
+def _told(*, ago: float, position: int | None = None, eta_in: float | None = None) -> Told:
+    eta = None if eta_in is None else NOW + eta_in
+    return Told(code=ReasonCode.WAITS_FOR_CAPACITY, position=position, eta=eta, at=MONOTONIC - ago)
+
+
+@pytest.mark.parametrize(
+    ("case", "hold", "told", "news"),
+    [
+        ("never told", _hold(), None, True),
+        ("another code, at once", _hold(ReasonCode.FRAGMENTED), _told(ago=0), True),
+        ("the same", _hold(position=3), _told(ago=90, position=3), False),
+        ("a place that moved, but a moment ago", _hold(position=1), _told(ago=59, position=3), False),
+        ("a place that moved, a minute later", _hold(position=1), _told(ago=60, position=3), True),
+        ("a place that moved less than a fifth", _hold(position=9), _told(ago=90, position=10), False),
+        ("an estimate that moved", _hold(eta_in=300), _told(ago=90, eta_in=600), True),
+        ("an estimate that moved little", _hold(eta_in=550), _told(ago=90, eta_in=600), False),
+        ("an estimate that appeared", _hold(eta_in=550), _told(ago=90), True),
+    ],
+)
+def test_what_is_news(case: str, hold: Hold, told: Told | None, news: bool) -> None:
+    assert is_news(hold, told, now=NOW, monotonic=MONOTONIC) is news, case

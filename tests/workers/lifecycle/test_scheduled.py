@@ -1,0 +1,32 @@
+"""A Scheduled write must not revive a run that somebody ended in between."""
+
+from dsec_workers.lifecycle.scheduled import overwritten
+from tests.workers.lifecycle.records import state
+
+BASE = state("SCHEDULED", at=10.0)
+OURS = state("SCHEDULED", "AwaitingGPUs", at=12.0)
+
+
+def test_nothing_is_lost_when_only_ours_follows() -> None:
+    assert overwritten([BASE, OURS], base=BASE, ours=OURS) is None
+
+
+def test_a_cancel_between_what_we_knew_and_what_we_wrote_is_found() -> None:
+    cancelled = state("CANCELLED", at=11.0)
+    assert overwritten([BASE, cancelled, OURS], base=BASE, ours=OURS) is cancelled
+
+
+def test_a_cancel_that_was_committed_before_ours_but_bears_a_later_time_is_found() -> None:
+    """The server takes the timestamp before it waits for the lock."""
+    cancelling = state("CANCELLING", at=12.5)
+    assert overwritten([BASE, OURS, cancelling], base=BASE, ours=OURS) is cancelling
+
+
+def test_an_end_from_before_what_we_knew_is_history() -> None:
+    """Retry in the UI: the run completed, and was sent back."""
+    assert overwritten([state("COMPLETED", at=5.0), BASE, OURS], base=BASE, ours=OURS) is None
+
+
+def test_of_several_ends_the_newest_counts() -> None:
+    cancelling, cancelled = state("CANCELLING", at=10.5), state("CANCELLED", at=11.0)
+    assert overwritten([BASE, cancelling, cancelled, OURS], base=BASE, ours=OURS) is cancelled
