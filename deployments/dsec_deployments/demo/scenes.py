@@ -10,6 +10,7 @@ from typing import Any
 from dsec_blocks.gateways import processes
 from dsec_blocks.model.errors import DsecError
 from dsec_blocks.model.gangs import HOLDING_STATES, GangState
+from dsec_blocks.model.names import STATE_WAITING_AGAIN
 from dsec_blocks.model.reasons import ReasonCode
 from dsec_blocks.model.requests import GangRequest
 from dsec_blocks.model.teams import Team
@@ -155,14 +156,12 @@ def the_fine_tune_gives_way(stage: Stage) -> None:
     _preempt(stage, "urgent-two-nodes", nodes=2, devices_per_node=1, priority=90, parameters={"seconds": 1.0})
     finetune = stage.runs["finetune"]
     state = stage.wait(
-        "the fine-tune's page to say why it waits",
-        lambda: next((s for s in reversed(stage.states(finetune)) if s["name"] == "AwaitingRetry"), None),
-        seconds=30,
+        "the fine-tune's page to say who preempted it", partial(_preempted_state, stage, finetune), seconds=30
     )
     message = state["message"] or ""
     stage.claims.make(
         "the fine-tune is back in line, and its page says who preempted it and where it resumes",
-        "reempted by urgent-two-nodes" in message and "step" in message,
+        "urgent-two-nodes" in message and "resumes from step" in message,
         remark=message,
     )
     gang = stage.gang(finetune)
@@ -302,6 +301,11 @@ def _running(stage: Stage) -> list[RunningGang]:
     holdings = stage.ledger.holders(POOL)
     gangs = stage.ledger.gangs(POOL, HOLDING_STATES)
     return [running_gang(gang, holdings, for_run={}, conditional_until=None) for gang in gangs if gang.placement]
+
+
+def _preempted_state(stage: Stage, run: Submitted) -> dict[str, Any] | None:
+    again = [state for state in stage.states(run) if state["name"] == STATE_WAITING_AGAIN]
+    return again[0] if again else None
 
 
 def _is_cheapest(stage: Stage, run: Submitted) -> bool:

@@ -79,7 +79,7 @@ def _play(scene: Scene, stage: Stage, console: Console) -> None:
     for claim in stage.claims.made[before:]:
         sign = "[green]✓[/]" if claim.held else "[red]✗[/]"
         figure = "" if claim.figure is None else f" [dim]({claim.figure:.6g} {claim.unit})[/]"
-        console.print(f"  {sign} {claim.name}{figure}" + (f" [red]{claim.remark}[/]" if claim.remark else ""))
+        console.print(f"  {sign} {claim.name}{figure}" + (f" [dim]{claim.remark}[/]" if claim.remark else ""))
 
 
 def _conclude(home: Path, stage: Stage) -> None:
