@@ -29,7 +29,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        self.folder = tempfile.mkdtemp(prefix="dsec-machine-")
+        self.folder = tempfile.mkdtemp(dir=self.template.parent)
         shutil.copy(self.template, f"{self.folder}/ledger.db")
         self.clock = ManualClock()
         self.ledger = Ledger.open(f"sqlite:///{self.folder}/ledger.db", clock=self.clock)
