@@ -7,7 +7,7 @@ templating mean exactly what they mean there.
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,35 +63,57 @@ def deploy_flow(
 
 
 def deploy_project(
-    path: Path, *, installation: Installation, ledger: Ledger, only_this_pool: bool = False
+    path: Path, *, installation: Installation, ledger: Ledger, skip: Callable[[str], None] | None = None
 ) -> list[str]:
-    """Deploy every entry of a prefect.yaml that is for our pool (or names none)."""
+    """Deploy every entry of a prefect.yaml that is for our pool (or names none).
+
+    With `skip`, an entry that cannot run on this pool is left out and `skip` is told why; without, it is an error.
+    """
     project = yaml.safe_load(path.read_text()) or {}
     entries = project.get("deployments") or []
     if not isinstance(entries, list):
         raise InvalidRequest(f"{path}: deployments is not a list")
     chosen = [e for e in entries if (e.get("work_pool") or {}).get("name") in (None, installation.pool)]
-    if not chosen and not only_this_pool:
+    if not chosen and skip is None:
         raise InvalidRequest(f"{path}: no deployment is for pool {installation.pool}; see its work_pool.name entries")
     if not chosen:
         return []
-    return _deploy({**project, "deployments": chosen}, installation=installation, ledger=ledger)
+    return _deploy({**project, "deployments": chosen}, installation=installation, ledger=ledger, skip=skip)
 
 
-def _deploy(project: dict[str, Any], *, installation: Installation, ledger: Ledger) -> list[str]:
+def _deploy(
+    project: dict[str, Any],
+    *,
+    installation: Installation,
+    ledger: Ledger,
+    skip: Callable[[str], None] | None = None,
+) -> list[str]:
     prepared, names = [], []
     for entry in project["deployments"]:
-        flow = _load(entry["entrypoint"])
-        work_pool = entry.get("work_pool") or {}
-        variables = merged_job_variables(flow, work_pool.get("job_variables"))
-        name = entry.get("name") or flow.name
-        team = work_pool.get("work_queue_name") or DEFAULT_TEAM
-        _refuse_what_never_fits(parse_request(variables), team=team, name=name, pool=installation.pool, ledger=ledger)
-        pool = {"name": installation.pool, "work_queue_name": team, "job_variables": variables}
-        prepared.append({**entry, "name": name, "work_pool": pool})
-        names.append(f"{flow.name}/{name}")
-    _prefect_deploy({**project, "deployments": prepared}, installation)
+        try:
+            deployment, name = _prepare(entry, installation=installation, ledger=ledger)
+        except (InvalidRequest, UnknownTeam) as error:
+            if skip is None:
+                raise
+            skip(f"not deployed: {error}")
+            continue
+        prepared.append(deployment)
+        names.append(name)
+    if prepared:
+        _prefect_deploy({**project, "deployments": prepared}, installation)
     return names
+
+
+def _prepare(entry: Mapping[str, Any], *, installation: Installation, ledger: Ledger) -> tuple[dict[str, Any], str]:
+    """The entry with what the flow's `@gang` asks for, and its full name. Raises if it could never run."""
+    flow = _load(entry["entrypoint"])
+    work_pool = entry.get("work_pool") or {}
+    variables = merged_job_variables(flow, work_pool.get("job_variables"))
+    name = entry.get("name") or flow.name
+    team = work_pool.get("work_queue_name") or DEFAULT_TEAM
+    _refuse_what_never_fits(parse_request(variables), team=team, name=name, pool=installation.pool, ledger=ledger)
+    pool = {"name": installation.pool, "work_queue_name": team, "job_variables": variables}
+    return {**entry, "name": name, "work_pool": pool}, f"{flow.name}/{name}"
 
 
 def _refuse_what_never_fits(request: GangRequest, *, team: str, name: str, pool: str, ledger: Ledger) -> None:

@@ -166,7 +166,7 @@ def _deploy(ours: Installation, clock: Clock, *, progress: Tell, note: Tell) -> 
     progress(f"deployments of {project}")
     ledger = Ledger.open(ours.resolved_ledger_url(), clock=clock)
     try:
-        names = deploy_project(project, installation=ours, ledger=ledger, only_this_pool=True)
+        names = deploy_project(project, installation=ours, ledger=ledger, skip=note)
     finally:
         ledger.close()
     if names:
