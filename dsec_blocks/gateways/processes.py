@@ -10,6 +10,7 @@ import fcntl
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -128,6 +129,15 @@ def environment(pid: int) -> dict[str, str]:
     except OSError:
         return {}
     return dict(item.decode(errors="replace").split("=", 1) for item in raw.split(b"\0") if b"=" in item)
+
+
+def command_line(pid: int) -> list[str]:
+    """The words a process was executed with (a forked child shows its parent's); empty if not readable."""
+    try:
+        raw = (_PROC / str(pid) / "cmdline").read_bytes()
+    except OSError:
+        return []
+    return [word.decode(errors="replace") for word in raw.removesuffix(b"\0").split(b"\0")]
 
 
 def open_files(pid: int) -> dict[int, str]:
@@ -289,7 +299,7 @@ def hold_lock(path: Path, *, blocking: bool, at: str) -> int | None:
 
 
 def redirect_output(path: Path) -> None:
-    """Send this process's stdout and stderr to the end of `path`, and read nothing."""
+    """Send this process's stdout and stderr, line by line, to the end of `path`, and read nothing."""
     log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -298,6 +308,10 @@ def redirect_output(path: Path) -> None:
     for descriptor in (log, nothing):
         if descriptor > 2:
             os.close(descriptor)
+    # What was buffered before the fork is the parent's to write.
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115
+    sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
 
 
 def close_descriptors(*, keep: Collection[int]) -> None:

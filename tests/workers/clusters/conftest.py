@@ -18,7 +18,7 @@ from dsec_blocks.model.gangs import MemberPlacement, Placement
 from dsec_blocks.model.notices import Notice, NoticeKind
 from dsec_blocks.model.requests import GangRequest
 from dsec_workers.clusters.local import LocalCluster
-from dsec_workers.clusters.local.layout import GangDirectory
+from dsec_workers.clusters.local.layout import GangDirectory, read_json
 from dsec_workers.clusters.local.leftovers import leftovers_of
 from dsec_workers.clusters.protocol import ClusterEvent, GangKey, Gone, LaunchOrder
 
@@ -114,6 +114,18 @@ class Desk:
     def left(self, key: GangKey) -> list[int]:
         """The gang's processes that run now."""
         return [row.pid for row in leftovers_of(key, directory=self.directory(key).path, supervisor=None)]
+
+    async def is_cleared(self, key: GangKey) -> bool:
+        """Whether none of its processes is left; its supervisor, having said so, may take a moment to leave."""
+        record = read_json(self.directory(key).supervisor) or {}
+        for _ in range(200):
+            left = self.left(key)
+            if not left:
+                return True
+            if left != [record["process"]["pid"]]:
+                return False
+            await asyncio.sleep(0.02)
+        return False
 
     def holds(self, uuid: str) -> bool:
         """Whether somebody holds the device (checked the only honest way: by trying)."""

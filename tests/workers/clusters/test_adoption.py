@@ -107,7 +107,7 @@ async def test_a_killed_supervisor_is_reported_gone_and_nothing_of_its_gang_is_l
     os.kill(launch["process"]["pid"], signal.SIGKILL)
     gone = await desk.gone(order.key)
     assert gone.flow_exit is None and gone.lost_member is not None and gone.notice == "evict"
-    assert desk.left(order.key) == []
+    assert await desk.is_cleared(order.key)
     assert not desk.holds("orphan-0") and not desk.holds("orphan-1")
     assert [type(e).__name__ for e in desk.told[order.key]] == ["Started", "DevicesReleased", "Gone"]
     listening.cancel()
@@ -187,7 +187,56 @@ async def test_shutting_down_leaves_no_process_behind(own_desk: Desk, evict: boo
     fork_server = processes.identify(fork_server_of(desk.home))
     assert await LocalCluster(home=desk.home, nodes=(), clock=SystemClock()).shutdown(evict=evict) == 1
     assert not processes.is_alive(fork_server)
-    assert desk.left(order.key) == []
+    assert await desk.is_cleared(order.key)
     assert desk.log(order.key) == ("up\ndrain\n" if evict else "up\n")
     gone = read_json(desk.directory(order.key).gone)
     assert gone is not None and gone["events"][-1]["flow_exit"] == (0 if evict else -15)
+
+
+async def test_a_fork_server_that_is_just_starting_is_found_by_a_shutdown(
+    tmp_path: Path, open_desk: Callable[[Path], Desk]
+) -> None:
+    home = tmp_path / "home"
+    starting = open_desk(home)
+    task = asyncio.create_task(starting.cluster.prepare())
+    await asyncio.sleep(0.05)
+    task.cancel()
+    await LocalCluster(home=home, nodes=(), clock=SystemClock()).shutdown()
+    await asyncio.sleep(0.5)
+    words = {tuple(processes.command_line(row.pid)) for row in processes.processes() if not row.is_zombie}
+    assert not [line for line in words if str(home) in line]
+
+
+async def test_an_unwritable_end_is_written_later(own_desk: Desk) -> None:
+    desk = own_desk
+    listening = asyncio.create_task(listen(desk))
+    order = desk.order(command="exit 6", env={"DSEC_FAULT": "supervisor.exit.write:error:1"})
+    assert (await desk.run(order)).flow_exit == 6
+    async with asyncio.timeout(5):
+        while not desk.directory(order.key).gone.exists():  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    assert "could not be written, trying again" in desk.log(order.key, "supervisor")
+    listening.cancel()
+
+
+@pytest.mark.parametrize("point", ["supervisor.record.write", "supervisor.flow.fork", "supervisor.member.fork"])
+@pytest.mark.parametrize("mode", ["kill_before", "kill_after"])
+async def test_a_supervisor_that_dies_while_starting_starts_nothing_or_is_told_gone(
+    own_desk: Desk, point: str, mode: str
+) -> None:
+    desk = own_desk
+    listening = asyncio.create_task(listen(desk))
+    once = desk.scripts / "once"
+    once.mkdir()
+    env = {"DSEC_FAULT": f"{point}:{mode}", "DSEC_FAULT_ONCE": str(once)}
+    order = desk.order(command="echo ran", devices=[["dying-0"], ["dying-1"]], env=env)
+    await desk.cluster.launch(order)
+    gone = await desk.gone(order.key)
+    if gone.start_failure is None:  # nothing had been started, so it was started again
+        assert point == "supervisor.record.write" and mode == "kill_before"
+        assert gone.flow_exit == 0 and desk.log(order.key) == "ran\n"
+    else:
+        assert desk.log(order.key) == "" and gone.flow_exit is None
+    assert await desk.is_cleared(order.key)
+    assert not desk.holds("dying-0") and not desk.holds("dying-1")
+    listening.cancel()

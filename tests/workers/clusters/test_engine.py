@@ -1,4 +1,4 @@
-"""The flow process against a real Prefect server: ordinary flows run unchanged, and evictions leave their state alone."""
+"""The flow process against a real Prefect server: ordinary flows run unchanged, evicted ones keep their state."""
 
 import asyncio
 import textwrap

@@ -42,7 +42,7 @@ async def test_a_members_death_stops_the_whole_gang(desk: Desk) -> None:
     assert gone.member_exits[gone.lost_member] == -9
     assert gone.flow_exit == 4
     assert gone.notice is None
-    assert desk.left(order.key) == []
+    assert await desk.is_cleared(order.key)
     assert not desk.holds("lost-0") and not desk.holds("lost-1")
 
 
@@ -110,7 +110,7 @@ async def test_a_missed_deadline_means_sigterm_and_then_sigkill_for_everybody(de
     assert gone.flow_exit == -9 and gone.notice == "evict"
     assert "flow heard SIGTERM" in desk.log(order.key)
     assert "rank heard SIGTERM" in desk.log(order.key, "rank-0")
-    assert desk.left(order.key) == []
+    assert await desk.is_cleared(order.key)
     assert not desk.holds("deaf-0")
 
 
@@ -118,7 +118,7 @@ async def test_a_flow_that_ends_takes_its_daemons_along(desk: Desk) -> None:
     order = desk.order("subprocess.Popen(['sleep', '300'], start_new_session=True)")
     gone = await desk.run(order)
     assert gone.flow_exit == 0
-    assert desk.left(order.key) == []
+    assert await desk.is_cleared(order.key)
 
 
 async def test_a_daemon_that_a_rank_left_behind_dies_before_the_devices_go(desk: Desk) -> None:

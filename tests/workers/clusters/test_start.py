@@ -19,7 +19,7 @@ async def test_a_gang_starts_runs_and_is_gone_with_its_exit_status(desk: Desk) -
     assert gone.lost_member is None and gone.start_failure is None
     assert desk.log(order.key) == "hello\n"
     assert [type(event).__name__ for event in desk.told[order.key]] == ["Started", "DevicesReleased", "Gone"]
-    assert desk.left(order.key) == []
+    assert await desk.is_cleared(order.key)
 
 
 async def test_a_killed_flow_process_is_told_by_its_signal(desk: Desk) -> None:

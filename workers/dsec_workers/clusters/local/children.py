@@ -31,9 +31,6 @@ def stand_apart(*, log: Path, keep: Collection[int], new_session: bool = False) 
     signal.signal(signal.SIGINT, signal.default_int_handler)
     processes.redirect_output(log)
     processes.close_descriptors(keep=keep)
-    sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115
-    sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
-    sys.stdin = open(0, closefd=False)  # noqa: SIM115
 
 
 def take_environment(env: Mapping[str, str]) -> None:

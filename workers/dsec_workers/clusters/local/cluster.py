@@ -124,7 +124,7 @@ class LocalCluster:
             await self._stop_fork_server()  # it runs older code than we do; supervisors do not mind
         deadline = self._clock.monotonic() + _FORK_SERVER_START_SECONDS
         log = self._home / "fork-server.log"
-        argv = [sys.executable, "-m", "dsec_workers.clusters.local", str(self._home)]
+        argv = [sys.executable, "-P", *_fork_server_words(self._home)]
         pid = processes.spawn(argv, env=os.environ, output=log, at="cluster.forkserver.spawn")
         while self._clock.monotonic() < deadline:
             if await self._fork_server_hello() is not None:
@@ -237,11 +237,14 @@ class LocalCluster:
                 return gone["events"], 0
             try:
                 status = await talk.call(Path(record["channel"]), {"op": "status"}, timeout_seconds=_ANSWER_SECONDS)
-            except ClusterError:
+            except talk.NotThere:
                 if not processes.is_alive(supervisor_of(record)):
                     await self._bury(key, directory, record)
                 else:
                     await asyncio.sleep(_RECONNECT_SECONDS)
+            except ClusterError:  # it is there and does not answer (stopped, say): its file tells what it told so far
+                events = read_events(directory.events)
+                return events, max((event["seq"] for event in events), default=0)
             else:
                 return status["events"], status["last"]
 
@@ -314,6 +317,7 @@ class LocalCluster:
         for number, event in enumerate(rest, start=sequence + 1):
             events.append({"seq": number, "at": self._clock.now(), **event})
         files.write(directory.gone, to_bytes({"events": events}), at="cluster.gone.write")
+        files.remove(Path(record["channel"]), at="cluster.channel.remove")
 
     async def forget(self, key: GangKey) -> None:
         """Remove what was kept to tell the gang's end, its credentials and scratch files included. Logs stay."""
@@ -339,14 +343,28 @@ class LocalCluster:
         stopped = sum(await asyncio.gather(*ends))
         async with self._starting:
             await self._stop_fork_server()
+            await self._sweep()
         await self.close()
         return stopped
+
+    async def _sweep(self) -> None:
+        """Kill what was forked here and is known to no record: a fork-server that was just starting, say."""
+        words = _fork_server_words(self._home)
+        while True:
+            found = [
+                row.pid
+                for row in processes.processes()
+                if not row.is_zombie and processes.command_line(row.pid)[-len(words) :] == words
+            ]
+            if not found:
+                return
+            processes.signal_all(found, 9, at="cluster.sweep.kill")
+            await asyncio.sleep(0.02)
 
     async def _end(self, key: GangKey, directory: GangDirectory, evict: bool, grace_seconds: float) -> bool:
         record, order = read_json(directory.supervisor), read_json(directory.order)
         if record is None or order is None or directory.gone.exists():
             return False
-        patience = grace_seconds
         if evict:
             patience = float(order["request"]["grace_seconds"])
             notice = Notice(
@@ -380,6 +398,11 @@ class LocalCluster:
             task.cancel()
         await asyncio.gather(*self._followed.values(), return_exceptions=True)
         self._followed.clear()
+
+
+def _fork_server_words(home: Path) -> list[str]:
+    """The command line of a home's fork-server, and of everything that was forked from it."""
+    return ["-m", "dsec_workers.clusters.local", str(home)]
 
 
 def _has_ended(pid: int) -> bool:

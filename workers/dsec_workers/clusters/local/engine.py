@@ -21,6 +21,7 @@ from uuid import UUID
 
 from dsec_blocks.gateways import processes
 from dsec_blocks.model.errors import Evicted
+from dsec_workers.clusters.local import warmth
 from dsec_workers.clusters.protocol import LaunchOrder
 
 EXIT_NOT_LET_IN = 74
@@ -80,7 +81,7 @@ def run_command(order: LaunchOrder, control: Control) -> int:
 
 def run_engine(order: LaunchOrder, control: Control) -> int:
     """Run the flow run as Prefect's own engine would; returns or raises `SystemExit` with its exit code."""
-    rebuild_prefect_context()
+    warmth.rebuild_prefect_context()
     from prefect._internal.control_listener import configure_from_env
     from prefect._internal.metrics import RunMetrics
     from prefect.context import SyncClientContext
@@ -108,15 +109,6 @@ def run_engine(order: LaunchOrder, control: Control) -> int:
         with RunMetrics(flow_run, flow):
             _drive_run_flow_result(flow, run_flow(flow, flow_run=flow_run, error_logger=logger))  # type: ignore[arg-type]
     return 0
-
-
-def rebuild_prefect_context() -> None:
-    """Make Prefect forget the settings, profile and logging of the process it was imported in."""
-    import prefect.context
-    from prefect.logging.configuration import setup_logging
-
-    prefect.context.refresh_global_settings_context()
-    setup_logging(incremental=False)
 
 
 def let_evictions_leave_quietly(flow: Any) -> None:

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from dsec_blocks.gateways import files, processes
+from dsec_blocks.gateways.faults import ENV_FAULT_ONCE
 from dsec_blocks.model.names import ENV_FAULT
-from dsec_workers.clusters.local import children
+from dsec_workers.clusters.local import children, warmth
 from dsec_workers.clusters.local.layout import (
     GangDirectory,
     order_from_json,
@@ -74,12 +75,8 @@ def listen(path: Path) -> socket.socket:
 
 
 def _import_what_runs_need() -> None:
-    import prefect.context
-    import prefect.deployments.steps.core
-    import prefect.engine
-    import prefect.flow_engine
-    import prefect.task_engine  # noqa: F401
-
+    warmth.import_modules()
+    warmth.share_tls_contexts()
     if threading.active_count() != 1:
         raise RuntimeError(f"the fork-server must have one thread to fork safely, it has {threading.enumerate()}")
 
@@ -93,7 +90,13 @@ def _serve_one(home: Path, connection: socket.socket, loaded: str) -> None:
     if request.get("op") == "hello":
         connection.sendall(json.dumps({"ok": True, "fingerprint": loaded, "pid": os.getpid()}).encode() + b"\n")
     elif request.get("op") == "launch":
-        _fork_supervisor(home, GangDirectory(Path(request["directory"])), connection)
+        directory = GangDirectory(Path(request["directory"]))
+        _fork_supervisor(home, directory, connection)
+        connection.close()
+        order = read_json(directory.order)
+        if order is not None:
+            with suppress(Exception):  # whatever is wrong with its settings, the run itself will say so
+                warmth.keep_ready(order["env"])
 
 
 def _fork_supervisor(home: Path, directory: GangDirectory, connection: socket.socket) -> None:
@@ -117,8 +120,9 @@ def _be_supervisor(home: Path, directory: GangDirectory, connection: socket.sock
         _answer(connection, {"ok": True, "existing": True})
         return 0
     order = order_from_json(read_json(directory.order) or {})
-    if ENV_FAULT in order.env:  # a test may strike at one gang's supervisor alone
-        os.environ[ENV_FAULT] = order.env[ENV_FAULT]
+    for name in (ENV_FAULT, ENV_FAULT_ONCE):  # a test may strike at one gang's supervisor alone
+        if name in order.env:
+            os.environ[name] = order.env[name]
     processes.adopt_orphans()
     channel = socket_path(home, directory.path.name)
     listener = listen(channel)

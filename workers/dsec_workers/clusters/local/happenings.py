@@ -89,7 +89,10 @@ class Happenings:
         """Record an event now, and tell whoever follows."""
         self._tell_progress()
         record = self._append(kind, fields)
-        files.append(self._path, json.dumps(record).encode() + b"\n", at="supervisor.event.append")
+        try:
+            files.append(self._path, json.dumps(record).encode() + b"\n", at="supervisor.event.append")
+        except OSError as error:  # a full disk must not end a gang that could go on
+            print(f"{kind} could not be written to {self._path}: {error}", flush=True)
         self._publish(record)
 
     def progress(self, **fields: Any) -> None:

@@ -57,6 +57,8 @@ class Service:
             operation(line, message, reply)
         except ClusterError as error:
             reply({"ok": False, "error": str(error)})
+        except OSError as error:
+            reply({"ok": False, "error": f"{message['op']} could not be made durable: {error}"})
         except (KeyError, TypeError, ValueError) as error:
             reply({"ok": False, "error": f"{message['op']}: a field is missing or wrong ({error!r})"})
 

@@ -21,7 +21,7 @@ from dsec_blocks.gateways.clock import SystemClock
 from dsec_blocks.gateways.processes import Sighting
 from dsec_blocks.model import names
 from dsec_blocks.model.notices import NoticeKind
-from dsec_workers.clusters.local import children, engine
+from dsec_workers.clusters.local import children, engine, warmth
 from dsec_workers.clusters.local.happenings import Happenings
 from dsec_workers.clusters.local.layout import GangDirectory, devices_of, to_bytes
 from dsec_workers.clusters.local.loop import Lines, Loop, Timer
@@ -37,6 +37,7 @@ LOST_MEMBER_GRACE_SECONDS = 5.0
 """What a gang has to put itself in order after one of its members died."""
 INTENT_TIMEOUT_SECONDS = 1.0
 _SWEEP_INTERVAL_SECONDS = 0.02
+_RETRY_SECONDS = 0.5
 
 
 @dataclass(kw_only=True)
@@ -163,7 +164,7 @@ class Supervisor:
     def _be_uploader(self) -> int:
         children.stand_apart(log=self.directory.log("uploader"), keep=[], new_session=True)
         children.take_environment(self.env)
-        engine.rebuild_prefect_context()
+        warmth.rebuild_prefect_context()
         from dsec_blocks.checkpoints import uploader
 
         return uploader.main(self.directory.spool, self.env[names.ENV_CHANNEL]) or 0
@@ -259,7 +260,10 @@ class Supervisor:
         if self.notice is not None and self.notice["kind"] == NoticeKind.CANCEL:
             notice = {**notice, "kind": NoticeKind.CANCEL.value, "reason": self.notice["reason"]}
         self.notice = notice
-        files.write(self.directory.notice, to_bytes(notice), at="supervisor.notice.write")
+        try:
+            files.write(self.directory.notice, to_bytes(notice), at="supervisor.notice.write")
+        except OSError as error:  # it only tells a successor of this supervisor why the gang left
+            print(f"the notice could not be written: {error}", flush=True)
         self.push({"push": "notice", "notice": notice})
         self._send_intent()
         if self._deadline is not None:
@@ -430,8 +434,16 @@ class Supervisor:
             last_commit_step=commit["step"] if commit else None,
             start_failure=self._start_failure,
         )
+        self._write_the_end()
+
+    def _write_the_end(self) -> None:
         record = {"events": self.happenings.records}
-        files.write(self.directory.gone, to_bytes(record), at="supervisor.exit.write")
+        try:
+            files.write(self.directory.gone, to_bytes(record), at="supervisor.exit.write")
+        except OSError as error:  # exit codes are told once: wait until there is room for them
+            print(f"the gang's end could not be written, trying again: {error}", flush=True)
+            self.loop.after(_RETRY_SECONDS, self._write_the_end)
+            return
         self.on_gone()
 
     def stop_uploader(self, grace_seconds: float) -> None:
