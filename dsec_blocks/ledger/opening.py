@@ -4,6 +4,7 @@ Opening one that is up to date costs two look-ups; Alembic is imported only when
 """
 
 import sqlite3
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from dsec_blocks.model.errors import LedgerTooNew, LedgerUnreachable
 BUSY_SECONDS = 10
 """How long a write waits for the lock another process holds, and how long one may sleep inside a transaction."""
 _MIGRATION_LOCK = 0x64736563
+_ALEMBIC = threading.Lock()
+"""Alembic's operations go through a global: two threads at once would run on each other's connections."""
 _PARSED_POSTGRES = {"postgresql", "postgres", "postgresql+psycopg", "postgresql+asyncpg", "postgresql+psycopg2"}
 
 
@@ -69,7 +72,8 @@ def migrate(store: Transactions) -> None:
             return
         config = Config(attributes={"connection": connection})
         config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
-        command.upgrade(config, HEAD)
+        with _ALEMBIC:
+            command.upgrade(config, HEAD)
 
 
 def _sqlite(url: sa.URL) -> sa.Engine:
