@@ -69,7 +69,7 @@ class _Cycle:
                     devices=tuple(fleet.uuids[number] for number in keep.devices.tolist()),
                     since=keep.since,
                 )
-                for keep in trial.kept
+                for keep in sorted(trial.kept, key=lambda k: (k.since, k.run_id))
                 if not keep.pledge
             ),
             policy_version=self.policy.version,
@@ -162,6 +162,7 @@ class _Cycle:
                 mine = (holder >= 0) & held[holder] & (self.snapshot.next_holder < 0) & kind.pool.mask
                 if mine.any():
                     self.trial.pledge(number, kind, np.flatnonzero(mine))
+        self.trial.renew_all()
         self.trial.kept_moved()
 
     def _class(self, number: int) -> GangClass:

@@ -11,7 +11,7 @@ from math import inf
 
 import numpy as np
 
-from dsec_workers.scheduling.cost import UNITS, hand_over_seconds, overhead_seconds
+from dsec_workers.scheduling.cost import UNITS, overhead_seconds
 from dsec_workers.scheduling.decisions import Admit, Shadow, Victim
 from dsec_workers.scheduling.fleet import Bools, Floats, Ints
 from dsec_workers.scheduling.order import GangClass
@@ -303,10 +303,7 @@ class Trial:
         self.soon.take(taken)
         np.add.at(self.load, seats.nodes, 1)
         self.quota.use(kind.team, len(taken))
-        delay = max(
-            (hand_over_seconds(self.roster.gang(slot), self.policy) for slot in (*victims, *holders)), default=0.0
-        )
-        end = self.now + delay + expected_runtime(kind.request, self.policy)
+        end = self.now + expected_runtime(kind.request, self.policy)
         self.times[taken] = min(end, self.conditional.get(gang.run_id, inf))
         admit = Admit(
             run_id=gang.run_id,
@@ -337,21 +334,28 @@ class Trial:
         self.soon.give(mine)
 
     def _settle_kept(self, number: int, evicted: bool) -> bool:
-        """Drop what was kept for the gang that starts; look again for shadows whose devices are gone, or could be
-        earlier now that somebody leaves.
+        """Drop what is no longer kept for anybody; True when something kept has moved.
+
+        That is what the gang that starts had, and what a team's quota no longer lets its holder use. The others are
+        looked at again when devices of theirs are late, or when somebody leaves earlier than was foreseen.
         """
         if not self.kept:
             return False
-        remaining = [keep for keep in self.kept if keep.number != number]
+        remaining = [keep for keep in self.kept if keep.number != number and (keep.pledge or self._may_use(keep))]
         changed = len(remaining) != len(self.kept)
         self.kept = remaining
-        for keep in list(self.kept):
-            late = bool((self.times[keep.devices] > keep.start).any())
-            if not keep.pledge and (late or evicted):
-                changed |= self.renew(keep)
+        if changed or evicted or any(self._late(keep) for keep in self.kept):
+            changed |= self.renew_all()
         if changed:
             self.kept_moved()
         return changed
+
+    def _may_use(self, keep: Kept) -> bool:
+        shape = self._shapes[keep.run_id]
+        return int(self.quota.used[keep.team]) + shape.total <= self.quota.ceiling(keep.team, keep.request)
+
+    def _late(self, keep: Kept) -> bool:
+        return not keep.pledge and bool((self.times[keep.devices] > max(keep.start, self.now)).any())
 
     def kept_moved(self) -> None:
         """Views and failures that depend on what is kept are out of date."""
@@ -389,23 +393,36 @@ class Trial:
         return True
 
     def restore_shadow(self, shadow: Shadow, number: int, kind: GangClass) -> None:
-        """Take a shadow over from the last cycle: earlier if it can be, later only if its devices are late."""
-        known = [self.fleet.device_number[uuid] for uuid in shadow.devices if uuid in self.fleet.device_number]
-        devices = np.array(known, np.int64)
-        whole = len(known) == len(shadow.devices) == shape_of(kind).total
-        found = earliest(self.fleet, self.times, kind.pool.mask & ~self.others_kept(number), shape_of(kind))
-        holds = whole and bool((self.times[devices] <= max(shadow.start, self.now)).all())
-        if holds and (found is None or found[0] >= shadow.start):
-            self._keep(number, kind, shadow.start, shadow.since, devices)
-        elif found is not None:
-            self._keep(number, kind, found[0], shadow.since, np.concatenate(found[2]))
+        """Take a shadow over from the last cycle, unless its team's quota no longer lets the holder use it.
 
-    def renew(self, keep: Kept) -> bool:
-        """Look again for a shadow's place; True when it changed (or went)."""
-        kind_mask = self._pool_masks[keep.run_id]
-        shape = self._shapes[keep.run_id]
-        late = bool((self.times[keep.devices] > keep.start).any())
-        found = earliest(self.fleet, self.times, kind_mask & ~self.others_kept(keep.number), shape)
+        Call `renew_all` once all are restored.
+        """
+        if not self.quota_allows(kind, shape_of(kind).total):
+            return
+        known = [self.fleet.device_number[uuid] for uuid in shadow.devices if uuid in self.fleet.device_number]
+        whole = len(known) == len(shadow.devices) == shape_of(kind).total
+        start = shadow.start if whole else -inf  # late by definition: looked for again
+        self._keep(number, kind, start, shadow.since, np.array(known, np.int64))
+
+    def renew_all(self) -> bool:
+        """Move shadows earlier where they can be, later only where their devices are late; True when any moved.
+
+        An earlier start of one makes room for another, so passes repeat while something moves, a bounded number of
+        times.
+        """
+        moved = False
+        for _ in range(len(self.kept) + 1):
+            shadows = [keep for keep in self.kept if not keep.pledge]
+            moves = [self._renew(keep) for keep in sorted(shadows, key=lambda k: (k.since, k.run_id))]
+            if not any(moves):
+                break
+            moved = True
+        return moved
+
+    def _renew(self, keep: Kept) -> bool:
+        late = keep.start == -inf or self._late(keep)
+        mask = self._pool_masks[keep.run_id] & ~self.others_kept(keep.number)
+        found = earliest(self.fleet, self.times, mask, self._shapes[keep.run_id])
         if found is None:
             if late:
                 self.kept.remove(keep)
