@@ -46,9 +46,7 @@ def test_a_low_priority_run_gives_way_waits_again_and_resumes(site: Site) -> Non
 def test_a_run_that_completes_within_its_grace_stays_completed(site: Site) -> None:
     notes = site.home / "notes"
     site.start_worker()
-    low = site.submit(
-        "sleeper", parameters={"where": str(notes), "seconds": 5}, nodes=2, devices_per_node=4, grace=20
-    )
+    low = site.submit("sleeper", parameters={"where": str(notes), "seconds": 5}, nodes=2, devices_per_node=4, grace=20)
     site.wait_gang(low, GangState.RUNNING)
     site.commit(low)
     urgent = site.submit("hello", nodes=2, devices_per_node=4, priority=50)
@@ -63,9 +61,7 @@ def test_a_run_that_completes_within_its_grace_stays_completed(site: Site) -> No
 def test_when_the_preemptor_is_cancelled_its_victims_are_left_in_peace_or_resume(site: Site) -> None:
     notes = site.home / "notes"
     site.start_worker()
-    low = site.submit(
-        "sleeper", parameters={"where": str(notes), "seconds": 8}, nodes=2, devices_per_node=4, grace=6
-    )
+    low = site.submit("sleeper", parameters={"where": str(notes), "seconds": 8}, nodes=2, devices_per_node=4, grace=6)
     site.wait_gang(low, GangState.RUNNING)
     site.commit(low)
     urgent = site.submit("hello", nodes=2, devices_per_node=4, priority=50)

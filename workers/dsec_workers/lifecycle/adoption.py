@@ -45,7 +45,7 @@ async def _sweep(term: Term, key: GangKey, found: ObservedGang) -> None:
         await term.cluster.forget(key)
         return
     if not any(isinstance(event, DevicesReleased) for event in found.events):
-        await term.decide("adopt", "swept", run_id=key.run_id, why=f"attempt {key.attempt} is no longer current")
+        term.decide("adopt", "swept", run_id=key.run_id, why=f"attempt {key.attempt} is no longer current")
     await term.cluster.stop(key, 0.0)
 
 

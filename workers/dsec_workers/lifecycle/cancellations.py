@@ -93,7 +93,7 @@ async def _stop(term: Term, gang: Gang, run: Run | None) -> None:
     key = key_of(gang)
     term.stopping.add(key)
     term.stopped_for[key] = "cancelled"
-    await term.decide("cancel", "stopping", run_id=gang.run_id, why="deleted" if run is None else run.state.name)
+    term.decide("cancel", "stopping", run_id=gang.run_id, why="deleted" if run is None else run.state.name)
     await term.cluster.stop(key, gang.request.grace_seconds)
 
 

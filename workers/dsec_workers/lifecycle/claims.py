@@ -4,12 +4,12 @@ Everything can be repeated: the ledger's state says how far a claim got, the run
 ours (its message carries our mark), and a launch of a key that exists adopts it.
 """
 
-from dsec_blocks.model.errors import ClusterError
+from dsec_blocks.model.errors import ClusterError, InvalidRequest
 from dsec_blocks.model.gangs import Gang, GangState
 from dsec_blocks.model.names import ENV_LAST_COMMIT
 from dsec_workers.clusters.protocol import LaunchOrder
 from dsec_workers.lifecycle.scheduled import write_scheduled
-from dsec_workers.lifecycle.term import Term, key_of, waiting_name
+from dsec_workers.lifecycle.term import LaunchSettings, Term, key_of, waiting_name
 from dsec_workers.prefect_api import Proposal, Run
 
 MARK = "Claimed by DSec"
@@ -28,6 +28,12 @@ async def claim(term: Term, run_id: str, hold_start: bool) -> None:
     if run is None:
         await undo(term, gang, None, why="the run was deleted")
         return
+    try:
+        settings = await term.launch_settings(run)
+    except (InvalidRequest, ValueError, TypeError) as error:
+        backoff = term.clock.now() + LONGEST_START_BACKOFF_SECONDS
+        await undo(term, gang, run, why=f"its job variables cannot be used: {error}", not_before=backoff)
+        return
     if gang.state is GangState.RESERVED:
         pending = await _pending(term, gang, run)
         if pending is None:
@@ -42,7 +48,7 @@ async def claim(term: Term, run_id: str, hold_start: bool) -> None:
     await term.api.claim_policy(
         run_id, infrastructure_pid=pid_of(term.pool, gang), policy=policy(run, gang, user_retries)
     )
-    await _launch(term, gang, run, hold_start)
+    await _launch(term, gang, run, settings, hold_start)
 
 
 def policy(run: Run, gang: Gang, user_retries: int | None) -> dict[str, object]:
@@ -76,7 +82,7 @@ async def undo(term: Term, gang: Gang, run: Run | None, *, why: str, not_before:
         # A launch whose answer was lost may have left processes.
         await term.cluster.stop(key_of(gang), 0.0)
     victims = await term.write(term.ledger.undo_admission, gang.run_id, gang.attempt, why=why, not_before=not_before)
-    await term.decide("claim", "undone", run_id=gang.run_id, why=why)
+    term.decide("claim", "undone", run_id=gang.run_id, why=why)
     for victim in victims:
         await withdraw(term, victim)
     term.forget_attempt(key_of(gang))
@@ -132,12 +138,11 @@ async def _pending(term: Term, gang: Gang, run: Run) -> Run | None:
     return None
 
 
-async def _launch(term: Term, gang: Gang, run: Run, hold_start: bool) -> None:
+async def _launch(term: Term, gang: Gang, run: Run, settings: LaunchSettings, hold_start: bool) -> None:
     assert gang.placement is not None
     present = await term.read(term.ledger.gang, gang.run_id)
     if present is None or present.attempt != gang.attempt or present.state is not GangState.LAUNCHING:
         return
-    settings = await term.launch_settings(run)
     order = LaunchOrder(
         key=key_of(gang),
         name=settings.name,
@@ -156,7 +161,7 @@ async def _launch(term: Term, gang: Gang, run: Run, hold_start: bool) -> None:
         await undo(term, gang, run, why=f"start failed: {error}", not_before=term.clock.now() + backoff)
         return
     await term.write(term.ledger.launched, gang.run_id, gang.attempt, dict(launch))
-    await term.decide("launch", "launched", run_id=gang.run_id, detail={"attempt": gang.attempt, "held": hold_start})
+    term.decide("launch", "launched", run_id=gang.run_id, detail={"attempt": gang.attempt, "held": hold_start})
 
 
 def start_timeout(term: Term, gang: Gang) -> float:

@@ -13,7 +13,6 @@ from dsec_blocks.model.gangs import Gang
 from dsec_blocks.model.names import STATE_WAITING_AGAIN
 from dsec_blocks.model.units import format_duration
 from dsec_workers.clusters.protocol import Gone
-from dsec_workers.lifecycle import reports
 from dsec_workers.lifecycle.claims import START_BACKOFF_SECONDS
 from dsec_workers.lifecycle.scheduled import write_scheduled
 from dsec_workers.lifecycle.term import Term, key_of, waiting_name
@@ -156,9 +155,9 @@ async def settle(term: Term, gang: Gang) -> None:
         term.forget(gang.run_id)
     term.forget_attempt(key_of(gang))
     await term.cluster.forget(key_of(gang))
-    await term.decide("end", outcome, run_id=gang.run_id, why=detail, detail=gang.outcome)
+    term.decide("end", outcome, run_id=gang.run_id, why=detail, detail=gang.outcome)
     if outcome != "requeued":
-        await reports.publish_run_report(term, gang.run_id)
+        term.ended.append(gang.run_id)
 
 
 def _requeue(gang: Gang, run: Run, restarts_allowed: int) -> Verdict:

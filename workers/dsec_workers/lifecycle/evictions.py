@@ -59,4 +59,4 @@ async def notify(term: Term, gang: Gang, reason: str, kind: NoticeKind = NoticeK
     term.notices[key] = notice
     term.noticed_at[key] = now
     term.carry_wake.at(notice.deadline - HEAD_START_SECONDS)
-    await term.decide("evict", "noticed", run_id=gang.run_id, why=reason, detail={"deadline": notice.deadline})
+    term.decide("evict", "noticed", run_id=gang.run_id, why=reason, detail={"deadline": notice.deadline})

@@ -29,7 +29,7 @@ async def apply(term: Term, event: ClusterEvent) -> None:
     match event:
         case Started():
             if await term.write(ledger.started, *key, event.at):
-                await term.decide("start", "started", run_id=key.run_id, detail={"attempt": key.attempt})
+                term.decide("start", "started", run_id=key.run_id, detail={"attempt": key.attempt})
         case Progressed():
             await term.write(
                 ledger.progressed, *key, step=event.step, metrics=event.metrics, has_on_evict=event.has_on_evict

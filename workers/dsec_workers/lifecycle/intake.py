@@ -24,7 +24,7 @@ from dsec_workers.prefect_api import ApiUnavailable, Deployment, Run
 from dsec_workers.prefect_api.gateway import PAGE
 
 LOOKAHEAD_SECONDS = 30.0
-OVERLAP_SECONDS = 30.0
+OVERLAP_SECONDS = 5.0
 POOL_SECONDS = 3.0
 """How long the pool's pause, template and queues may be out of date."""
 INERT = GangRequest(nodes=MAX_NODES, devices_per_node=MAX_DEVICES_PER_NODE, preemptible=False)
@@ -41,6 +41,8 @@ class Intake:
     """Prefect's own client, for the block and variable references in job variables."""
     polled_at: float | None = None
     swept_at: float | None = None
+    arrived_at: float = float("-inf")
+    """When the last event named a run (monotonic)."""
     pool_read_at: float = float("-inf")
     pool_paused: bool = False
     template: Mapping[str, Any] = field(default_factory=dict)
@@ -71,13 +73,13 @@ class Intake:
             if len(page) < PAGE:
                 break
         self.polled_at = now
-        await self.reread(term)
 
     async def reread(self, term: Term) -> None:
         """Read the runs that events named, by id."""
         mentioned = sorted(self.mentioned)
         self.mentioned.clear()
         if mentioned:
+            self.arrived_at = term.clock.monotonic()
             found = [run for run in (await term.api.runs(mentioned)).values() if self._ours(term, run)]
             await self.enter(term, [run for run in found if run.state.type == "SCHEDULED"])
             for run in found:

@@ -109,6 +109,7 @@ class Leading:
                 self.log.info("drains: running gangs run on")
                 with anyio.move_on_after(self.settings.drain_seconds):
                     await loop.settle()
+                    await loop.term.log_decisions()
             group.cancel_scope.cancel()
 
     def _begin(self, fence: Fence, group: Any, lost: Callable[[], None]) -> Loop:
@@ -136,6 +137,7 @@ class Leading:
             left=intake.left,
             mention=intake.mentioned.add,
             logs_of=self.logs_of,
+            arrived_at=lambda: intake.arrived_at,
         )
         return Loop(term=term, intake=intake, planning=Planning(plan=self.plan, policy=self.policy), polled=self.polled)
 

@@ -91,6 +91,7 @@ class Loop:
             term.errands.start(gang.run_id, "expiry", self._expire, gang)
         if self._due("accrue", ACCRUE_SECONDS):
             await term.write(term.ledger.accrue, now)
+        await term.log_decisions()
 
     async def plan(self) -> None:
         """Read what changed in Prefect, decide, and start what was decided."""
@@ -98,9 +99,12 @@ class Loop:
         if self._due("nodes", NODES_SECONDS):
             self.planning.nodes = await term.cluster.nodes()
             await term.write(term.ledger.put_nodes, self.planning.nodes)
-        await self._asking(self.intake.poll, term)
+        if self.api_away or self._due("poll", term.settings.poll_seconds):
+            await self._asking(self.intake.poll, term)
+            if not self.api_away:
+                await self._asking(cancellations.look, term)
         if not self.api_away:
-            await self._asking(cancellations.look, term)
+            await self._asking(self.intake.reread, term)
         gangs = {gang.run_id: gang for gang in await term.read(term.ledger.gangs, term.pool, _ALIVE)}
         holders = [gang for gang in gangs.values() if gang.state in HOLDING_STATES]
         if holders and not self.api_away and self._due("holders", HOLDERS_SECONDS):
@@ -113,6 +117,9 @@ class Loop:
         if self.api_away or term.draining:
             return
         await self.planning.cycle(term, self.intake, gangs, drained)
+        await term.log_decisions()
+        if term.ended and not term.errands.running("claim"):
+            term.errands.start("run reports", "report", reports.publish_run_reports, term)
         if self._due("map", term.settings.report_seconds):
             term.errands.start("pool map", "report", reports.publish_pool_map, term, self.planning.nodes, gangs)
 
@@ -125,7 +132,7 @@ class Loop:
         if now - gang.launched_at >= longest and key not in self.term.stopping:
             self.term.stopping.add(key)
             self.term.stopped_for[key] = "timed-out"
-            await self.term.decide("limit", "stopping", run_id=gang.run_id, why="max_runtime is over")
+            self.term.decide("limit", "stopping", run_id=gang.run_id, why="max_runtime is over")
             await self.term.cluster.stop(key, gang.request.grace_seconds)
 
     async def _expire(self, gang: Gang) -> None:

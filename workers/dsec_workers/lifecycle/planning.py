@@ -104,7 +104,7 @@ class Planning:
             "victims": [asdict(victim) for victim in admit.victims],
             "optimal": admit.optimal,
         }
-        await term.decide(
+        term.decide(
             "plan", "admit", run_id=admit.run_id, why=admit.why, detail=detail, policy_version=plan.policy_version
         )
         if victims:

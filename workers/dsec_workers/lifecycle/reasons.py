@@ -16,7 +16,10 @@ from dsec_workers.scheduling.reasons import sentence
 
 SHARE_MOVED = 0.2
 SECONDS_BETWEEN = 60.0
-WRITES_A_TICK = 8
+WRITES_AT_ONCE = 2
+QUIET_SECONDS = 1.0
+LONGEST_YIELD_SECONDS = 10.0
+"""Runs that arrive without pause must not keep the waiting in the dark for longer than this."""
 
 
 def is_news(hold: Hold, told: Told | None, *, now: float, monotonic: float) -> bool:
@@ -39,7 +42,7 @@ async def tell(term: Term, holds: Sequence[Hold], gangs: Mapping[str, Gang]) -> 
         if hold.run_id in gangs and gangs[hold.run_id].reason_code != hold.reason.code
     }
     await term.write(term.ledger.set_reasons, changed)
-    room = 0 if term.errands.running("claim") else WRITES_A_TICK - term.errands.running("reason")
+    room = 0 if _yields(term, monotonic) else WRITES_AT_ONCE - term.errands.running("reason")
     for hold in holds:
         if room <= 0:
             # The rest is told in a later tick, which follows as soon as these are written.
@@ -47,6 +50,16 @@ async def tell(term: Term, holds: Sequence[Hold], gangs: Mapping[str, Gang]) -> 
         told = term.told.get(hold.run_id)
         if is_news(hold, told, now=now, monotonic=monotonic):
             room -= term.errands.start(hold.run_id, "reason", _write, term, gangs[hold.run_id], hold)
+
+
+def _yields(term: Term, monotonic: float) -> bool:
+    """Whether the server's time belongs to arrivals and claims now."""
+    busy = term.errands.running("claim") > 0 or monotonic - term.arrived_at() < QUIET_SECONDS
+    if not busy:
+        term.yielding_since = None
+        return False
+    term.yielding_since = monotonic if term.yielding_since is None else term.yielding_since
+    return monotonic - term.yielding_since < LONGEST_YIELD_SECONDS
 
 
 async def _write(term: Term, gang: Gang, hold: Hold) -> None:

@@ -13,6 +13,12 @@ from dsec_workers.lifecycle.term import Term
 from dsec_workers.prefect_api import ApiRefused, ApiUnavailable
 
 
+async def publish_run_reports(term: Term) -> None:
+    """Publish the reports of the runs that ended, for as long as no claim waits for the same server."""
+    while term.ended and not term.errands.running("claim"):
+        await publish_run_report(term, term.ended.pop(0))
+
+
 async def publish_run_report(term: Term, run_id: str) -> None:
     """Put the run report on the run's page. Best effort: a report is never worth a retry of anything else."""
     gang = await term.read(term.ledger.gang, run_id)

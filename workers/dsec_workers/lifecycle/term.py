@@ -75,6 +75,8 @@ class Term:
     """Told when a run has left the queue, so that the intake takes it for news if it comes back."""
     mention: Callable[[str], None]
     """Have the intake read this run again."""
+    arrived_at: Callable[[], float] = lambda: float("-inf")
+    """When the intake last heard of a run (monotonic)."""
     logs_of: Callable[[GangKey], Path | None] = lambda _: None
     """Where the cluster keeps an attempt's logs, if that is on this machine."""
     runs: dict[str, Run] = field(default_factory=dict)
@@ -93,6 +95,11 @@ class Term:
     astray: set[str] = field(default_factory=set)
     """Gangs that wait here while their run is not Scheduled: somebody has to look."""
     draining: bool = False
+    logging: anyio.Lock = field(default_factory=anyio.Lock)
+    decisions: list[Decision] = field(default_factory=list)
+    ended: list[str] = field(default_factory=list)
+    """Runs whose report is still to be published."""
+    yielding_since: float | None = None
     published_map: list[dict[str, Any]] | None = None
 
     async def read(self, method: Callable[..., _T], *args: Any, **kwargs: Any) -> _T:
@@ -108,7 +115,7 @@ class Term:
         self.wake.ring()
         self.carry_wake.ring()
 
-    async def decide(
+    def decide(
         self,
         stage: str,
         outcome: str,
@@ -118,19 +125,26 @@ class Term:
         detail: Mapping[str, Any] = {},
         policy_version: str = "",
     ) -> None:
-        """Append to the decision log."""
-        entry = Decision(
-            at=self.clock.now(),
-            pool=self.pool,
-            run_id=run_id,
-            stage=stage,
-            outcome=outcome,
-            why=why,
-            detail=dict(detail),
-            policy_version=policy_version,
-            input_digest="",
+        """Put an entry into the decision log; `log_decisions` writes what was put, many in one transaction."""
+        self.decisions.append(
+            Decision(
+                at=self.clock.now(),
+                pool=self.pool,
+                run_id=run_id,
+                stage=stage,
+                outcome=outcome,
+                why=why,
+                detail=dict(detail),
+                policy_version=policy_version,
+            )
         )
-        await self.write(self.ledger.decide, [entry])
+
+    async def log_decisions(self) -> None:
+        """Write the decisions put since the last time."""
+        async with self.logging:
+            while batch := list(self.decisions):
+                await self.write(self.ledger.decide, batch)
+                del self.decisions[: len(batch)]
 
     def forget(self, run_id: str) -> None:
         """Drop what is remembered of a run that left the queue."""

@@ -13,6 +13,11 @@ import anyio
 from dsec_blocks.model.clock import Clock
 
 RETRY_SECONDS = 5.0
+NEWS = tuple(
+    f"prefect.flow-run.{name}"
+    for name in ("Scheduled", "AwaitingRetry", "Resuming", "Cancelling", "Cancelled", "Paused", "Suspended")
+)
+"""State names that tell us something; a run that starts and ends is seen on the cluster before Prefect knows."""
 
 
 class Wake:
@@ -50,7 +55,7 @@ class Wake:
 async def listen(
     pool_id: str, heard: Callable[[str, str], None], log: logging.Logger | logging.LoggerAdapter[logging.Logger]
 ) -> None:
-    """Call `heard(event name, run id)` for each flow-run event of the pool, for ever.
+    """Call `heard(event name, run id)` for each event in `NEWS` of a run of the pool, for ever.
 
     Events are a convenience: whatever goes wrong here costs a poll interval, never a run.
     """
@@ -58,7 +63,7 @@ async def listen(
     from prefect.events.filters import EventAnyResourceFilter, EventFilter, EventNameFilter
 
     wanted = EventFilter(
-        event=EventNameFilter(prefix=["prefect.flow-run."]),
+        event=EventNameFilter(name=list(NEWS)),
         any_resource=EventAnyResourceFilter(id=[f"prefect.work-pool.{pool_id}"]),
     )
     while True:

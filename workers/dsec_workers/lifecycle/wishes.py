@@ -25,7 +25,7 @@ async def fulfil(term: Term, gangs: dict[str, Gang]) -> dict[str, str]:
             continue
         outcome = await _once(term, wish, gangs.get(wish.run_id or ""))
         await term.write(term.ledger.fulfil, wish.id, outcome)
-        await term.decide("wish", wish.kind, run_id=wish.run_id, why=f"{wish.by}: {wish.why}", detail=wish.args)
+        term.decide("wish", wish.kind, run_id=wish.run_id, why=f"{wish.by}: {wish.why}", detail=wish.args)
     return drained
 
 
