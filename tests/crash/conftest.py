@@ -1,0 +1,61 @@
+"""One stage a session, and cases that run side by side while their tests wait for them in order."""
+
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.crash.cases import Case
+from tests.crash.play import Outcome, Stage
+from tests.crash.world import Zygote
+from tests.fixtures.prefect import PrefectServer
+
+JOBS = int(os.environ.get("DSEC_CRASH_JOBS") or 2)
+"""Cases at a time: half of a case is waiting."""
+
+
+@pytest.fixture(scope="session")
+def stage(prefect_server: PrefectServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    zygote = None if os.environ.get("DSEC_CRASH_REAL") else Zygote()
+    try:
+        yield Stage(server=prefect_server, zygote=zygote, root=Path(tmp_path_factory.mktemp("crash")))
+    finally:
+        if zygote is not None:
+            zygote.close()
+
+
+class Ahead:
+    """Begins every selected case at once, `JOBS` at a time; a test asks for its own."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self._pool = ThreadPoolExecutor(JOBS)
+        self._futures: dict[str, Future[Outcome]] = {}
+
+    def begin(self, name: str, play: Callable[[Stage], Outcome]) -> None:
+        if name not in self._futures:
+            self._futures[name] = self._pool.submit(play, self._stage)
+
+    def outcome(self, name: str) -> Outcome:
+        return self._futures[name].result()
+
+    def close(self) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+
+@pytest.fixture(scope="session")
+def ahead(stage: Stage, request: pytest.FixtureRequest) -> Iterator[Ahead]:
+    ahead = Ahead(stage)
+    for item in request.session.items:
+        case = getattr(item, "callspec", None) and item.callspec.params.get("case")  # type: ignore[attr-defined]
+        story = getattr(item, "callspec", None) and item.callspec.params.get("story")  # type: ignore[attr-defined]
+        if isinstance(case, Case):
+            ahead.begin(str(case), lambda stage, case=case: stage.play(case))
+        elif isinstance(story, str):
+            ahead.begin(story, lambda stage, story=story: stage.play(None, story=story))
+    try:
+        yield ahead
+    finally:
+        ahead.close()

@@ -1,0 +1,133 @@
+"""Small deterministic flows. Each step leaves a line, so that a lost, repeated or overlapping step is seen."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from prefect import flow
+
+from dsec_blocks import current_gang, gang, run
+
+
+def note(where: str, **fields: object) -> None:
+    """One line, appended in one write."""
+    line = json.dumps({"attempt": int(os.environ["DSEC_ATTEMPT"]), "at": time.monotonic(), **fields})
+    descriptor = os.open(where, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.write(descriptor, line.encode() + b"\n")
+    os.close(descriptor)
+
+
+def work(where: str, store: str, steps: int, step_seconds: float, every: int, deaf: bool, die_at: int) -> int:
+    """One rank: count steps, checkpoint, leave when told."""
+    checkpoint = run.checkpoints(f"file://{store}", every=every)
+    state = checkpoint.restore({"done": 0})
+    note(where, what="begin", rank=run.rank, step=checkpoint.step)
+
+    def snapshot(step: int) -> None:
+        checkpoint.save(step, state)
+
+    if deaf:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    else:
+        run.on_evict(snapshot)
+    attempt = int(os.environ["DSEC_ATTEMPT"])
+    indices = range(checkpoint.step, steps) if deaf else run.steps(steps)
+    for step in indices:
+        if step == die_at and attempt == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        note(where, what="step", rank=run.rank, step=step)
+        time.sleep(step_seconds)
+        state["done"] = step + 1
+        if run.world_size > 1:
+            gang.agree(0)  # the collective that a data-parallel step has
+        if (step + 1) % every == 0 if deaf else run.should_checkpoint():
+            checkpoint.save(step + 1, state)
+    return int(state["done"])
+
+
+@flow
+def train(
+    where: str,
+    store: str,
+    steps: int = 60,
+    step_seconds: float = 0.02,
+    every: int = 10,
+    deaf: bool = False,
+    die_at: int = -1,
+) -> int:
+    """All ranks count to `steps`."""
+    note(where, what="flow")
+    results = current_gang().run(work, where, store, steps, step_seconds, every, deaf, die_at, per="device")
+    assert all(done == steps for done in results), results
+    return steps
+
+
+@flow
+def command(where: str) -> None:
+    """A command on every rank, not a function."""
+    note(where, what="flow")
+    code = "import os,sys; open(sys.argv[1], 'a').write('')"
+    current_gang().run([sys.executable, "-S", "-c", code, where], per="device")
+
+
+@flow
+def leaky(where: str) -> None:
+    """A rank that leaves a child in a session of its own, with the devices in its hands, and a flow that does too."""
+    note(where, what="flow")
+    current_gang().run(leave_a_child, per="device")
+    subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(300)"], start_new_session=True)
+
+
+def leave_a_child() -> None:
+    subprocess.Popen(
+        [sys.executable, "-S", "-c", "import time; time.sleep(300)"], start_new_session=True, close_fds=False
+    )
+
+
+@flow
+def waits(where: str, seconds: float = 60.0) -> None:
+    """Sleeps in steps; what a cancellation ends."""
+    note(where, what="flow")
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        time.sleep(0.02)
+    note(where, what="end")
+
+
+@flow
+def stubborn(where: str, in_rank: bool = False) -> None:
+    """Does not hear SIGTERM the first time it runs: the flow itself, or its rank."""
+    note(where, what="flow")
+    if os.environ["DSEC_ATTEMPT"] == "1":
+        if in_rank:
+            current_gang().run(stay, where, per="device")
+        else:
+            stay(where)
+
+
+def stay(where: str) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    note(where, what="stays")
+    time.sleep(60)
+
+
+@flow
+def one_rank_fails(where: str) -> None:
+    """Rank 0 fails while rank 1 does not want to end."""
+    note(where, what="flow")
+    current_gang().run(fail_or_stay, where, per="device")
+
+
+def fail_or_stay(where: str) -> None:
+    if "failed once" in Path(where).read_text():
+        return
+    if run.rank > 0:
+        stay(where)
+    while "stays" not in Path(where).read_text():
+        time.sleep(0.02)
+    note(where, what="failed once")
+    raise ValueError("the first rank fails")

@@ -1,0 +1,69 @@
+"""Playing one case: a fresh world, the story, the strike, and the judgement."""
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.crash import invariants
+from tests.crash.cases import Case
+from tests.crash.stories import ASIDE, FORK_SERVER, STORIES
+from tests.crash.world import Strike, World, Zygote
+from tests.fixtures.prefect import PrefectServer
+
+EITHER_WAY = ("FAILED", "CRASHED")
+FORGIVING = frozenset({"death", "deaf", "withdrawn", "orphans"})
+"""Stories that kill a gang themselves, so that steps after the last commit run again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What came of a case: the sentences that do not hold, and what was seen."""
+
+    broken: tuple[str, ...]
+    passed: frozenset[str]
+    report: str
+
+
+@dataclass(kw_only=True)
+class Stage:
+    """Where worlds are made."""
+
+    server: PrefectServer
+    zygote: Zygote | None
+    root: Path
+
+    def play(self, case: Case | None, *, story: str = "", second: Strike | None = None) -> Outcome:
+        """Play `case` (or the story without any fault)."""
+        story = case.story if case else story
+        home = self.root / f"{story}-{len(list(self.root.iterdir())):03d}"
+        home.mkdir()
+        world = World(
+            server=self.server,
+            home=home,
+            zygote=self.zygote,
+            strike=case.strike if case else None,
+            second=second,
+            fork_server=FORK_SERVER.get(story, "fork-server"),
+            aside=ASIDE.get(story, ""),
+            forgives=EITHER_WAY if case and case.may_fail else (),
+            may_repeat=story in FORGIVING or (case is not None and case.may_repeat) or second is not None,
+        )
+        try:
+            broken, passed = self._tell(world, story)
+            return Outcome(broken=tuple(broken), passed=passed, report=world.report() if broken else "")
+        finally:
+            world.close()
+            shutil.rmtree(home, ignore_errors=True)
+
+    def _tell(self, world: World, story: str) -> tuple[list[str], frozenset[str]]:
+        passed: frozenset[str] = frozenset()
+        try:
+            world.begin()
+            STORIES[story](world)
+            passed = frozenset(world.points_passed())
+            broken = invariants.broken(world)
+            if world.strike is not None and not world.was_struck:
+                broken.append(f"{world.strike.point} was not reached in story {story}")
+            return broken + invariants.broken_by_a_second_recovery(world), passed
+        except Exception as error:
+            return [f"{type(error).__name__}: {error}"], passed

@@ -1,0 +1,417 @@
+"""A world in which one story is told while something fails: real server, real ledger, real processes, one home.
+
+It arms a fault, restarts workers that die, and lets a stopped process sleep until its successor has taken over.
+"""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dsec_blocks.gateways import processes
+from dsec_blocks.gateways.faults import ENV_FAULT_LOG, ENV_FAULT_ONCE
+from dsec_blocks.gateways.processes import ProcessId
+from dsec_blocks.model.names import ENV_FAULT, ENV_HOME
+from dsec_workers.clusters.local.layout import socket_path
+from tests.crash.sightings import DeviceWatch, describe, processes_of, resume, stopped
+from tests.integration.site import Site
+
+FLOWS = Path(__file__).parent / "flows"
+LEASE_TTL_SECONDS = 2.5
+SUCCESSOR_SECONDS = 9.0
+"""How long a stopped worker sleeps at most: with SQLite it may hold the write lock, and then nobody takes over."""
+NAP_SECONDS = 1.5
+"""How long any other stopped process sleeps."""
+RESTARTS = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Strike:
+    """What fails, how, and at which visit (0: the first of any process)."""
+
+    point: str
+    mode: str
+    visit: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.point}:{self.mode}" + (f":{self.visit}" if self.visit else "")
+
+
+class Zygote:
+    """The process that forks workers (see `tests.crash.zygote`)."""
+
+    def __init__(self) -> None:
+        self._directory = tempfile.TemporaryDirectory(prefix="dsec-zygote-")
+        self._socket = f"{self._directory.name}/s"
+        environment = {k: v for k, v in os.environ.items() if not k.startswith(("DSEC_", "PREFECT_"))}
+        environment["PREFECT_HOME"] = self._directory.name
+        self._log = open(f"{self._directory.name}/log", "wb")  # noqa: SIM115
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.crash.zygote", self._socket],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+            cwd=Path(__file__).parent.parent.parent,
+        )
+
+    def fork(self, kind: str, *, env: dict[str, str], log: Path, argument: str) -> ProcessId:
+        request = {"kind": kind, "env": env, "log": str(log), "argument": argument}
+        return processes.identify(self._ask(request)["pid"])
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self._ask({"kind": "exit"})
+        self.process.kill()
+        self.process.wait()
+        self._log.close()
+        self._directory.cleanup()
+
+    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+                    connection.connect(self._socket)
+                    connection.sendall(json.dumps(request).encode() + b"\n")
+                    answer: dict[str, Any] = json.loads(connection.makefile("r").readline() or "{}")
+                    return answer
+            except (FileNotFoundError, ConnectionRefusedError):
+                if time.monotonic() > deadline or self.process.poll() is not None:
+                    said = Path(f"{self._directory.name}/log").read_text()
+                    raise RuntimeError(f"the zygote did not come up: {said[-2000:]}") from None
+                time.sleep(0.05)
+
+
+@dataclass
+class World(Site):
+    """A site that is meant to be struck."""
+
+    nodes: int = 2
+    gpus: int = 2
+    zygote: Zygote | None = None
+    strike: Strike | None = None
+    fork_server: str = "fork-server"
+    """What kind of fork-server is there before the worker: empty for none, so that the worker starts one."""
+    aside: str = ""
+    """Faults that belong to the story."""
+    second: Strike | None = None
+    """What strikes the workers that are started after the first strike."""
+    forgives: tuple[str, ...] = ()
+    """Final states that every run of this world may have besides those that the story expects."""
+    may_repeat: bool = True
+    """Whether a run may execute a step again in a later attempt."""
+    runs: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Runs submitted, with what the story said about each."""
+    living: list[ProcessId] = field(default_factory=list)
+    told: list[str] = field(default_factory=list)
+    """What the world did, for a failure's message."""
+    started: int = 0
+    is_watching: bool = False
+    devices: DeviceWatch | None = None
+    _watch: threading.Thread | None = None
+    _over: threading.Event = field(default_factory=threading.Event)
+    _began: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.once.mkdir()
+        self.store.mkdir()
+        self.devices = DeviceWatch(ledger=self.ledger, pool=self.pool, devices=self.home / "devices")
+
+    # --- what fails ---------------------------------------------------------------------------------------------
+
+    @property
+    def once(self) -> Path:
+        return self.home / "struck"
+
+    @property
+    def store(self) -> Path:
+        return self.home / "store"
+
+    @property
+    def passed(self) -> Path:
+        """The log of fault points passed."""
+        return self.home / f"passed-{self.started if self.is_idle else 0}"
+
+    is_idle: bool = False
+
+    @property
+    def was_struck(self) -> bool:
+        return self.strike is not None and (self.once / self.strike.point).exists()
+
+    def fault_environment(self) -> dict[str, str]:
+        environment = {ENV_FAULT_LOG: str(self.passed), ENV_FAULT_ONCE: str(self.once)}
+        second = self.second if self.was_struck else None
+        faults = ",".join(filter(None, [self.aside, str(self.strike or ""), str(second or "")]))
+        return {**environment, ENV_FAULT: faults} if faults else environment
+
+    def points_passed(self) -> set[str]:
+        with suppress(FileNotFoundError):
+            return set(self.passed.read_text().split())
+        return set()
+
+    def tell(self, text: str) -> None:
+        self.told.append(f"{time.monotonic() - self._began:5.1f} s  {text}")
+
+    # --- workers ------------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """The fork-server, a worker, and somebody who watches."""
+        assert self.devices is not None
+        (self.home / "devices").mkdir(exist_ok=True)
+        self.devices.start()
+        self.new_worker()
+        self.is_watching = True
+        self._watch = threading.Thread(target=self._watch_over, name=f"watch {self.pool}", daemon=True)
+        self._watch.start()
+
+    def environment_of_worker(self) -> dict[str, str]:
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("DSEC_", "PREFECT_"))}
+        return {
+            **kept,
+            **self.server.environment,
+            ENV_HOME: str(self.home),
+            "DSEC_LEDGER_URL": self.ledger_url,
+            "DSEC_NODES": str(self.nodes),
+            "DSEC_GPUS_PER_NODE": str(self.gpus),
+            "DSEC_LEASE_TTL": str(LEASE_TTL_SECONDS),
+            "DSEC_SWEEP": "2",
+            "DSEC_POLL": "0.5",
+            "DSEC_HOLDER": f"worker-{self.started}",
+            "PREFECT_API_URL": self.api_url,
+            "PREFECT_WORKER_HEARTBEAT_SECONDS": "5",
+            **self.environment,
+            **self.fault_environment(),
+        }
+
+    def new_worker(self, **environment: str) -> ProcessId:
+        env = {**self.environment_of_worker(), **environment}
+        log = self.home / f"worker-{self.started}.log"
+        self.started += 1
+        if self.zygote is None:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "prefect", "worker", "start", "-p", self.pool, "--type", "dsec-gang"],
+                env=env, stdout=log.open("wb"), stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )  # fmt: skip
+            self.workers.append(process)
+            found = processes.identify(process.pid)
+        else:
+            if self.fork_server and not socket_path(self.home, "fork-server").exists():
+                self.zygote.fork(self.fork_server, env=env, log=self.home / "fork-server.log", argument=str(self.home))
+                deadline = time.monotonic() + 5
+                while not socket_path(self.home, "fork-server").exists() and time.monotonic() < deadline:
+                    time.sleep(0.02)
+            found = self.zygote.fork("worker", env=env, log=log, argument=self.pool)
+        self.living.append(found)
+        self.tell(f"worker {self.started - 1} starts (pid {found.pid})")
+        return found
+
+    def worker_log(self, number: int = -1) -> str:
+        logs = sorted(self.home.glob("worker-*.log"), key=lambda path: int(path.stem.split("-")[1]))
+        return logs[number].read_text(errors="replace") if logs else ""
+
+    def wait(self, what: str, condition: Callable[[], Any], seconds: float = 45.0) -> Any:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            found = condition()
+            if found:
+                return found
+            time.sleep(0.1)
+        raise AssertionError(f"not within {seconds:g} s: {what}")
+
+    def leader(self) -> str | None:
+        lease = self.ledger.lease(self.pool)
+        return None if lease is None or lease.released else lease.holder
+
+    def wait_until_led(self, by: str | None = None) -> None:
+        self.wait("a worker to lead", lambda: (h := self.leader()) and (by is None or h == by))
+
+    def kill_worker(self) -> None:
+        """Kill -9 to the newest worker; the watch starts the next."""
+        self.tell("the story kills the worker")
+        processes.signal_process(self.living[-1], signal.SIGKILL, at="crash.test")
+
+    def _watch_over(self) -> None:
+        while not self._over.wait(0.1):
+            try:
+                self._look()
+            except Exception as error:
+                self.tell(f"the watch stumbled: {error!r}")
+
+    def _look(self) -> None:
+        dead = [process for process in self.living if not processes.is_alive(process)]
+        for process in dead:
+            self.living.remove(process)
+            self.tell(f"worker with pid {process.pid} is dead")
+        for popen in self.workers:
+            popen.poll()
+        if not self.living and self.is_watching and self.started < RESTARTS:
+            self.new_worker()
+        if self.strike is not None and self.strike.mode == "stall" and self.was_struck:
+            for pid in stopped(processes_of(self.home)):
+                self._sit_out(pid)
+
+    def _sit_out(self, pid: int) -> None:
+        self.tell(f"stopped: {describe(pid)}")
+        if any(process.pid == pid for process in self.living):
+            before = self.leader()
+            sleeper = next(process for process in self.living if process.pid == pid)
+            self.new_worker()
+            deadline = time.monotonic() + SUCCESSOR_SECONDS
+            while time.monotonic() < deadline and self._leader_or_none() in (before, None):
+                time.sleep(0.1)
+            self.tell(f"leader is {self._leader_or_none()}, it was {before}")
+            time.sleep(0.7)
+            assert sleeper in self.living
+        else:
+            time.sleep(NAP_SECONDS)
+        resume(pid)
+        self.tell(f"{pid} goes on")
+
+    def _leader_or_none(self) -> str | None:
+        with suppress(Exception):
+            return self.leader()
+        return None
+
+    # --- runs ---------------------------------------------------------------------------------------------------
+
+    def deployment(self, flow: str, **variables: Any) -> str:
+        key = (flow, repr(sorted(variables.items())))
+        if key not in self._deployments:
+            flow_id = self.http.post("flows/", json={"name": flow}).raise_for_status().json()["id"]
+            pull = [{"prefect.deployments.steps.set_working_directory": {"directory": str(FLOWS)}}]
+            body = {
+                "name": f"{self.pool}-{len(self._deployments)}",
+                "flow_id": flow_id,
+                "work_pool_name": self.pool,
+                "entrypoint": f"crash_flows.py:{flow}",
+                "path": str(FLOWS),
+                "pull_steps": pull,
+                "job_variables": {"env": self.fault_environment(), **variables},
+                "enforce_parameter_schema": False,
+            }
+            answer = self.http.post("deployments/", json=body)
+            assert answer.status_code < 300, answer.text
+            self._deployments[key] = answer.json()["id"]
+        return self._deployments[key]
+
+    def start(self, flow: str, name: str, *, expects: tuple[str, ...] = ("COMPLETED",), **fields: Any) -> str:
+        """Submit a run called `name`; it must end in one of the states `expects`."""
+        parameters = {"where": str(self.home / f"{name}.notes"), **fields.pop("parameters", {})}
+        run_id = self.submit(flow, parameters=parameters, **fields)
+        self.runs[run_id] = {
+            "name": name,
+            "expects": (*expects, *self.forgives),
+            "parameters": parameters,
+            "flow": flow,
+        }
+        self.tell(f"run {name} is {run_id}")
+        return run_id
+
+    def train(self, name: str, *, steps: int = 60, expects: tuple[str, ...] = ("COMPLETED",), **fields: Any) -> str:
+        parameters = {"store": str(self.store), "steps": steps, **fields.pop("parameters", {})}
+        return self.start("train", name, expects=expects, parameters=parameters, **fields)
+
+    def notes(self, run_id: str) -> list[dict[str, Any]]:
+        with suppress(FileNotFoundError):
+            text = (self.home / f"{self.runs[run_id]['name']}.notes").read_text()
+            return [json.loads(line) for line in text.splitlines()]
+        return []
+
+    def wait_for_note(self, run_id: str, **wanted: Any) -> None:
+        self.wait(
+            f"run {self.runs[run_id]['name']} to note {wanted}",
+            lambda: any(wanted.items() <= note.items() for note in self.notes(run_id)),
+        )
+
+    def wait_until_over(self, seconds: float = 60.0) -> None:
+        """Every run is in a final state, and every gang of them has ended in the ledger."""
+        self.wait("every run to be over", self._all_over, seconds)
+
+    def _all_over(self) -> bool:
+        from dsec_blocks.model.gangs import GangState
+
+        for run_id in self.runs:
+            if self.state(run_id)[0] not in ("COMPLETED", "FAILED", "CRASHED", "CANCELLED"):
+                return False
+            gang = self.gang(run_id)
+            if gang is None or gang.state is not GangState.ENDED:
+                return False
+        return True
+
+    # --- the end ------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def unwatched(self) -> Iterator[None]:
+        """Nobody restarts workers in here."""
+        self.is_watching = False
+        try:
+            yield
+        finally:
+            self.is_watching = True
+
+    def stop_workers(self, signum: int = signal.SIGTERM) -> None:
+        self.is_watching = False
+        for process in self.living:
+            resume(process.pid)
+            processes.signal_process(process, signum, at="crash.test")
+        deadline = time.monotonic() + 12
+        while any(processes.is_alive(process) for process in self.living):
+            if time.monotonic() > deadline:
+                self.tell(f"workers did not stop on {signal.Signals(signum).name}")
+                for process in self.living:
+                    processes.signal_process(process, signal.SIGKILL, at="crash.test")
+            for popen in self.workers:
+                popen.poll()
+            time.sleep(0.05)
+        self.living.clear()
+
+    def close(self) -> None:
+        self._over.set()
+        self.is_watching = False
+        if self._watch is not None:
+            self._watch.join()
+        if self.devices is not None:
+            self.devices.stop()
+        self.stop_workers(signal.SIGKILL)
+        for _ in range(100):
+            left = processes_of(self.home)
+            for pid in left:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            if not left:
+                break
+            time.sleep(0.02)
+        with suppress(FileNotFoundError):
+            socket_path(self.home, "fork-server").unlink()
+        if self._ledger is not None:
+            self._ledger.close()
+        self.http.close()
+
+    def report(self) -> str:
+        """All that helps to see why a case failed."""
+        lines = ["", f"--- the world of {self.strike or 'no fault'} in {self.home}", *self.told]
+        for run_id, told in self.runs.items():
+            with suppress(Exception):
+                gang = self.gang(run_id)
+                lines.append(f"run {told['name']} {run_id}: {self.state(run_id)} history {self.history(run_id)}")
+                lines.append(f"  gang {gang and (gang.state, gang.attempt, gang.outcome, gang.final_state)}")
+        for path in sorted(self.home.glob("worker-*.log")):
+            lines += [f"--- {path.name}", path.read_text(errors="replace")[-2500:]]
+        for path in [*self.home.glob("fork-server.log"), *sorted(self.home.glob("gangs/*/*.log"))]:
+            text = path.read_text(errors="replace").strip()
+            if text:
+                lines += [f"--- {path.relative_to(self.home)}", text[-800:]]
+        return "\n".join(lines)
