@@ -7,21 +7,19 @@ impossible.
 
 import asyncio
 import os
-import sys
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from dsec_blocks.gateways import files, processes
 from dsec_blocks.gateways.faults import fault_point
-from dsec_blocks.gateways.processes import ProcessId
 from dsec_blocks.model.clock import Clock
 from dsec_blocks.model.devices import Node
 from dsec_blocks.model.errors import ClusterError
 from dsec_blocks.model.gangs import Placement
 from dsec_blocks.model.notices import Notice, NoticeKind
 from dsec_workers.clusters.local import talk
-from dsec_workers.clusters.local.forkserver import SOCKET_NAME, fingerprint, record_of
+from dsec_workers.clusters.local.fork_server_client import ForkServer
 from dsec_workers.clusters.local.happenings import event_of, read_events
 from dsec_workers.clusters.local.layout import (
     GangDirectory,
@@ -29,14 +27,12 @@ from dsec_workers.clusters.local.layout import (
     gangs_of,
     order_to_json,
     read_json,
-    socket_path,
     supervisor_of,
     to_bytes,
 )
 from dsec_workers.clusters.local.leftovers import kill_leftovers, leftovers_of
 from dsec_workers.clusters.protocol import ClusterEvent, GangKey, LaunchOrder, ObservedGang
 
-_FORK_SERVER_START_SECONDS = 60.0
 _ANSWER_SECONDS = 20.0
 _RECONNECT_SECONDS = 0.1
 
@@ -50,7 +46,7 @@ class LocalCluster:
         self._clock = clock
         self._events: asyncio.Queue[ClusterEvent] = asyncio.Queue()
         self._followed: dict[GangKey, asyncio.Task[None]] = {}
-        self._starting = asyncio.Lock()
+        self._fork_server = ForkServer(home=self._home, clock=clock)
 
     async def nodes(self) -> tuple[Node, ...]:
         """The nodes and devices as declared, or as found when this cluster was made."""
@@ -60,8 +56,7 @@ class LocalCluster:
         """Have the fork-server ready, so that the first launch does not wait for it."""
         for made in (self._home, gangs_of(self._home), devices_of(self._home)):
             made.mkdir(mode=0o700, parents=True, exist_ok=True)
-        async with self._starting:
-            await self._ensure_fork_server()
+        await self._fork_server.ensure()
 
     # --- launching ------------------------------------------------------------------------------------------------
 
@@ -85,72 +80,39 @@ class LocalCluster:
         problem: ClusterError | None = None
         for _ in range(3):
             try:
-                async with self._starting:
-                    await self._ensure_fork_server()
+                await self._fork_server.ensure()
                 message = {"op": "launch", "directory": str(directory.path)}
                 with fault_point("cluster.launch"):
-                    await talk.call(self._fork_server_socket, message, timeout_seconds=_ANSWER_SECONDS)
+                    await self._fork_server.ask(message)
             except (ClusterError, OSError) as error:
                 problem = error if isinstance(error, ClusterError) else ClusterError(str(error))
             record = read_json(directory.supervisor)
             if record is not None:
                 return record
-        await self._give_up_launch(directory, problem)
+        record = await self._give_up_launch(directory, problem)
+        if record is not None:
+            return record
         raise ClusterError(f"the gang in {directory.path} was not started: {problem or 'no supervisor appeared'}")
 
-    async def _give_up_launch(self, directory: GangDirectory, problem: ClusterError | None) -> None:
-        """Make sure that a supervisor that was asked for does not start later, when nobody expects it."""
-        lock = processes.hold_lock(directory.lock, blocking=False, at="cluster.launch.fence")
-        if lock is None:
-            return
+    async def _give_up_launch(self, directory: GangDirectory, problem: ClusterError | None) -> dict[str, Any] | None:
+        """Make sure that a supervisor that was asked for does not start later, when nobody expects it.
+
+        Returns the record of one that did start after all.
+        """
+        deadline = self._clock.monotonic() + _ANSWER_SECONDS
+        while (lock := processes.hold_lock(directory.lock, blocking=False, at="cluster.launch.fence")) is None:
+            record = read_json(directory.supervisor)  # its supervisor is coming to life, or just dying
+            if record is not None or self._clock.monotonic() > deadline:
+                return record
+            await asyncio.sleep(0.05)
         try:
-            if read_json(directory.supervisor) is None:
-                record = {"events": [], "start_failure": str(problem)}
-                files.write(directory.gone, to_bytes(record), at="cluster.launch.give_up")
+            record = read_json(directory.supervisor)
+            if record is None:
+                gone = {"events": [], "start_failure": str(problem)}
+                files.write(directory.gone, to_bytes(gone), at="cluster.launch.give_up")
+            return record
         finally:
             os.close(lock)
-
-    # --- the fork-server ------------------------------------------------------------------------------------------
-
-    @property
-    def _fork_server_socket(self) -> Path:
-        return socket_path(self._home, SOCKET_NAME)
-
-    async def _ensure_fork_server(self) -> None:
-        found = await self._fork_server_hello()
-        if found == fingerprint():
-            return
-        if found is not None:
-            await self._stop_fork_server()  # it runs older code than we do; supervisors do not mind
-        deadline = self._clock.monotonic() + _FORK_SERVER_START_SECONDS
-        log = self._home / "fork-server.log"
-        argv = [sys.executable, "-P", *_fork_server_words(self._home)]
-        pid = processes.spawn(argv, env=os.environ, output=log, at="cluster.forkserver.spawn")
-        while self._clock.monotonic() < deadline:
-            if await self._fork_server_hello() is not None:
-                return
-            if _has_ended(pid) and await self._fork_server_hello() is None:
-                raise ClusterError(f"the fork-server of {self._home} ended while starting; its last words are in {log}")
-            await asyncio.sleep(0.05)
-        raise ClusterError(f"the fork-server of {self._home} did not start within 60 s; see {log}")
-
-    async def _fork_server_hello(self) -> str | None:
-        try:
-            answer = await talk.call(self._fork_server_socket, {"op": "hello"}, timeout_seconds=_ANSWER_SECONDS)
-        except ClusterError:
-            return None
-        return str(answer["fingerprint"])
-
-    async def _stop_fork_server(self) -> None:
-        record = read_json(record_of(self._home))
-        if record is None:
-            return
-        process = ProcessId.from_json(record["process"])
-        processes.signal_process(process, 9, at="cluster.forkserver.kill")
-        while processes.is_alive(process):  # noqa: ASYNC110 - nothing tells but the process table
-            await asyncio.sleep(0.01)
-        _has_ended(process.pid)
-        files.remove(record_of(self._home), at="cluster.forkserver.forget")
 
     # --- telling and stopping -------------------------------------------------------------------------------------
 
@@ -341,25 +303,9 @@ class LocalCluster:
         """
         ends = [self._end(key, directory, evict, grace_seconds) for key, directory in self._directories()]
         stopped = sum(await asyncio.gather(*ends))
-        async with self._starting:
-            await self._stop_fork_server()
-            await self._sweep()
+        await self._fork_server.stop()
         await self.close()
         return stopped
-
-    async def _sweep(self) -> None:
-        """Kill what was forked here and is known to no record: a fork-server that was just starting, say."""
-        words = _fork_server_words(self._home)
-        while True:
-            found = [
-                row.pid
-                for row in processes.processes()
-                if not row.is_zombie and processes.command_line(row.pid)[-len(words) :] == words
-            ]
-            if not found:
-                return
-            processes.signal_all(found, 9, at="cluster.sweep.kill")
-            await asyncio.sleep(0.02)
 
     async def _end(self, key: GangKey, directory: GangDirectory, evict: bool, grace_seconds: float) -> bool:
         record, order = read_json(directory.supervisor), read_json(directory.order)
@@ -398,16 +344,3 @@ class LocalCluster:
             task.cancel()
         await asyncio.gather(*self._followed.values(), return_exceptions=True)
         self._followed.clear()
-
-
-def _fork_server_words(home: Path) -> list[str]:
-    """The command line of a home's fork-server, and of everything that was forked from it."""
-    return ["-m", "dsec_workers.clusters.local", str(home)]
-
-
-def _has_ended(pid: int) -> bool:
-    """Whether a child of ours has ended; collects its exit status, so that it does not stay a zombie."""
-    try:
-        return os.waitpid(pid, os.WNOHANG)[0] == pid
-    except ChildProcessError:
-        return processes.sighting(pid) is None

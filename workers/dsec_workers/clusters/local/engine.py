@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+from dsec_blocks.gang import check_admitted
 from dsec_blocks.gateways import processes
-from dsec_blocks.model.errors import Evicted
+from dsec_blocks.model.errors import Evicted, GangMismatch
 from dsec_workers.clusters.local import warmth
 from dsec_workers.clusters.protocol import LaunchOrder
 
@@ -106,9 +107,28 @@ def run_engine(order: LaunchOrder, control: Control) -> int:
             logger.error("Unexpected exception encountered when trying to load flow", exc_info=True)
             raise
         let_evictions_leave_quietly(flow)
+        refuse_another_gang(flow)
         with RunMetrics(flow_run, flow):
             _drive_run_flow_result(flow, run_flow(flow, flow_run=flow_run, error_logger=logger))  # type: ignore[arg-type]
     return 0
+
+
+def refuse_another_gang(flow: Any) -> None:
+    """Let a flow whose `@gang` differs from what was admitted fail with that, instead of running its body."""
+    try:
+        check_admitted(flow, os.environ)
+    except GangMismatch as mismatch:
+        body, failure = flow.fn, mismatch
+
+        @functools.wraps(body)
+        def refused(*_: Any, **__: Any) -> Any:
+            raise failure
+
+        @functools.wraps(body)
+        async def refused_async(*_: Any, **__: Any) -> Any:
+            raise failure
+
+        flow.fn = refused_async if inspect.iscoroutinefunction(body) else refused
 
 
 def let_evictions_leave_quietly(flow: Any) -> None:

@@ -21,7 +21,7 @@ from dsec_blocks.gateways.clock import SystemClock
 from dsec_blocks.gateways.processes import Sighting
 from dsec_blocks.model import names
 from dsec_blocks.model.notices import NoticeKind
-from dsec_workers.clusters.local import children, engine, warmth
+from dsec_workers.clusters.local import census, children, engine, warmth
 from dsec_workers.clusters.local.happenings import Happenings
 from dsec_workers.clusters.local.layout import GangDirectory, devices_of, to_bytes
 from dsec_workers.clusters.local.loop import Lines, Loop, Timer
@@ -467,23 +467,13 @@ class Supervisor:
         return {member.pid for member in self._members.values() if member.exit is None}
 
     def _strays(self, spared: set[int]) -> list[Sighting]:
-        """What descends from this supervisor, `spared` processes (and what descends from the uploader) left out."""
-        table = list(processes.processes())
-        uploads = {row.pid for row in processes.descendants(self.uploader.pids, among=table)}
-        return [row for row in processes.descendants([os.getpid()], among=table) if row.pid not in spared | uploads]
+        return census.strays(spared=spared, uploader=self.uploader.pids)
 
     def _device_strays(self) -> list[Sighting]:
-        """Processes that a rank left behind outside of its group: they may still use a device."""
-        locks = str(devices_of(self._home).resolve())
-        flow = [self._flow_pid] if self._flow_exit is None else []
-        spared = self._members_pids() | self.uploader.pids | set(flow)
-        spared |= {row.pid for row in processes.descendants(flow)} if flow else set()
-        return [
-            row
-            for row in self._strays(spared)
-            if "RANK" in processes.environment(row.pid)
-            or any(path.startswith(locks) for path in processes.open_files(row.pid).values())
-        ]
+        flow = {self._flow_pid} if self._flow_exit is None else set()
+        return census.device_strays(
+            spared=self._members_pids(), flow=flow, uploader=self.uploader.pids, locks=devices_of(self._home)
+        )
 
     def _kill_device_strays(self) -> None:
         processes.signal_all([row.pid for row in self._device_strays()], signal.SIGKILL, at="supervisor.device.kill")
