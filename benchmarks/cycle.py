@@ -132,7 +132,7 @@ def _gang(dice: random.Random, run_id: str, teams: list[str], **fixed: object) -
 def carry_out(
     snapshot: Snapshot, queue: list[QueuedGang], result: Plan, now: float
 ) -> tuple[Snapshot, list[QueuedGang]]:
-    """What the worker would make of the plan, victims gone at once: the snapshot kept current, the rest of the queue."""
+    """What the worker would make of the plan, victims gone at once: the next snapshot, and who still waits."""
     waiting = {gang.run_id: gang for gang in queue}
     started = [
         RunningGang(
@@ -147,9 +147,11 @@ def carry_out(
         for admit in result.admits
     ]
     gone = [victim.run_id for admit in result.admits for victim in admit.victims]
-    return snapshot.apply(finished=gone, updated=started, shadows=result.shadows), [
-        gang for gang in queue if gang.run_id not in {admit.run_id for admit in result.admits}
-    ]
+    admitted = {admit.run_id for admit in result.admits}
+    return (
+        snapshot.apply(finished=gone, updated=started, shadows=result.shadows),
+        [gang for gang in queue if gang.run_id not in admitted],
+    )
 
 
 def steady_ms(world: World, policy: Policy, *, cycles: int, seed: int = SEED) -> list[float]:

@@ -21,7 +21,7 @@ from dsec_workers.scheduling.quota import Quota
 from dsec_workers.scheduling.room import View, view_of
 from dsec_workers.scheduling.shadow import earliest, expected_runtime
 from dsec_workers.scheduling.snapshot import QueuedGang, Snapshot
-from dsec_workers.scheduling.trial import Effect, Trial, shape_of
+from dsec_workers.scheduling.trial import Effect, Trial, least_shape
 
 
 def plan(snapshot: Snapshot, queue: Sequence[QueuedGang], policy: Policy, now: float) -> Plan:
@@ -108,6 +108,7 @@ class _Cycle:
                     request=request,
                     team=quota.number[gang.team],
                     pool=self.snapshot.fleet.pool_of(request),
+                    least=least_shape(request),
                     gangs=[],
                     backing_off_until=backing_off,
                     parent=parent,
@@ -127,7 +128,7 @@ class _Cycle:
             return reasons.unknown_team(gang.team, self.snapshot.teams)
         pool = fleet.pool_of(request)
         least = request.min_nodes or request.nodes
-        shape = shape_of(GangClass(request=request, team=0, pool=pool, gangs=[]))
+        shape = least_shape(request)
         if request.devices:
             if pool.label not in self.everything:
                 self.everything[pool.label] = view_of(fleet, pool.mask)
@@ -218,7 +219,7 @@ class _Cycle:
         trial = self.trial
         if any(keep.resource_pool == kind.pool.label and not keep.pledge for keep in trial.kept):
             return
-        if kind.leaving_for or not trial.quota_allows(kind, shape_of(kind).total):
+        if kind.leaving_for or not trial.quota_allows(kind, kind.least.total):
             return
         trial.cast_shadow(number, kind)
 
@@ -258,7 +259,7 @@ class _Cycle:
 
     def _why(self, number: int, kind: GangClass) -> Reason:
         """The first reason of the closed set that applies as the cycle ends."""
-        trial, request, shape = self.trial, kind.request, shape_of(kind)
+        trial, request, shape = self.trial, kind.request, kind.least
         if request.devices == 0:
             if kind.backing_off_until is not None and trial.fits_now(number, kind):
                 return reasons.backing_off(kind.backing_off_until, self.now)
@@ -280,7 +281,7 @@ class _Cycle:
         if closed and trial.fits_if_opened(number, kind):
             name, text = min(closed.items())
             return reasons.frozen(text, f"node {name}" if len(closed) == 1 else f"{len(closed)} nodes, {name} first,")
-        avoided = trial.avoided(kind, number, shape.total)
+        avoided = trial.avoided(kind, number)
         starts = [trial.kept[index].start for index in avoided if trial.kept[index].start < inf]
         key = (kind.pool.label, shape, request.nodes, request.gpu_model, request.gpu_memory_bytes, avoided)
         if key not in self.told:
@@ -311,7 +312,7 @@ class _Cycle:
                 if len(seen) == len(self.order.pools) and min(seen.values()) > self.policy.eta_positions:
                     break
                 continue
-            shape = shape_of(kind)
+            shape = kind.least
             if not shape.total or not trial.quota_allows(kind, shape.total):
                 continue
             found = earliest(fleet, times, kind.pool.mask, shape)

@@ -19,6 +19,7 @@ import numpy as np
 
 from dsec_blocks.model.requests import GangRequest
 from dsec_workers.scheduling.fleet import Bools, Floats, Ints, ResourcePool
+from dsec_workers.scheduling.placement import Shape
 from dsec_workers.scheduling.policy import Policy
 from dsec_workers.scheduling.quota import Quota
 from dsec_workers.scheduling.snapshot import QueuedGang
@@ -36,6 +37,8 @@ class GangClass:
     request: GangRequest
     team: int
     pool: ResourcePool
+    least: Shape
+    """The smallest shape it accepts."""
     gangs: list[int]
     """Numbers of the gangs, first in order first."""
     backing_off_until: float | None = None

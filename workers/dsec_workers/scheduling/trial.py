@@ -6,11 +6,12 @@ holders are leaving, and at gangs it may evict.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 
 import numpy as np
 
+from dsec_blocks.model.requests import GangRequest
 from dsec_workers.scheduling.cost import UNITS, overhead_seconds
 from dsec_workers.scheduling.decisions import Admit, Shadow, Victim
 from dsec_workers.scheduling.fleet import Bools, Floats, Ints
@@ -25,10 +26,9 @@ from dsec_workers.scheduling.snapshot import QueuedGang, Snapshot
 from dsec_workers.scheduling.victims import Search
 
 
-def shape_of(kind: GangClass, members: int | None = None) -> Shape:
-    """The shape of a class: the smallest it accepts, unless `members` says how many."""
-    request = kind.request
-    return Shape(members or request.min_nodes or request.nodes, request.devices_per_node, request.topology)
+def least_shape(request: GangRequest) -> Shape:
+    """The smallest shape a request accepts."""
+    return Shape(request.min_nodes or request.nodes, request.devices_per_node, request.topology)
 
 
 @dataclass(slots=True)
@@ -52,6 +52,7 @@ class Trial:
         self.quota, self.policy, self.now = quota, policy, now
         self.roster = Roster(snapshot, quota, policy, now)
         fleet = self.fleet
+        self._nobody: Bools = np.zeros(len(self.roster.team), bool)
         self.closed: Bools = np.array([name in snapshot.frozen.nodes for name in fleet.nodes], bool)
         open_devices = fleet.device_usable & ~self.closed[fleet.device_node]
         self.usable: Bools = open_devices
@@ -69,7 +70,12 @@ class Trial:
         self._no_room: dict[bool, set[object]] = {True: set(), False: set()}
         """Shapes that fit nowhere, in free devices (True) and in those with leaving gangs' devices (False)."""
         self._no_victims: set[object] = set()
+        # Answers that hold until the next admission.
         self._fits: dict[object, bool] = {}
+        self._avoided: dict[object, tuple[int, ...]] = {}
+        self._candidates: dict[object, Bools | None] = {}
+        self._reach: dict[object, View] = {}
+        self._keepers: frozenset[int] = frozenset()
         self._pool_masks: dict[str, Bools] = {}
         self._shapes: dict[str, Shape] = {}
 
@@ -97,30 +103,39 @@ class Trial:
 
     def rights(self, kind: GangClass, number: int, devices: int) -> Rights:
         """The class's rights as the trial stands; `number` tells whose passers it may evict."""
-        conditional = np.zeros(len(self.roster.team), bool)
-        for keep in self.kept:
-            if keep.number == number and not keep.pledge:
-                holders = self.snapshot.holder[keep.devices]
-                conditional[holders[holders >= 0]] = True
+        conditional = self._nobody
+        if number in self._keepers:
+            conditional = np.zeros(len(self.roster.team), bool)
+            for keep in self.kept:
+                if keep.number == number and not keep.pledge:
+                    holders = self.snapshot.holder[keep.devices]
+                    conditional[holders[holders >= 0]] = True
+            conditional &= self.roster.due
         claim = Claim(
             team=kind.team,
             priority=kind.request.priority,
             devices=devices,
             ceiling=self.quota.ceiling(kind.team, kind.request),
         )
-        return Rights.of(claim, self.roster, self.quota, conditional & self.roster.due)
+        return Rights.of(claim, self.roster, self.quota, conditional)
 
-    def avoided(self, kind: GangClass, number: int, devices: int, *, by_contract: bool = True) -> tuple[int, ...]:
+    def avoided(self, kind: GangClass, number: int, *, by_contract: bool = True) -> tuple[int, ...]:
         """Indices in `kept` that bind this gang: not its own, none whose holder it could evict, none it ends before."""
         if not self.kept:
             return ()
         limit = kind.request.max_runtime_seconds if by_contract else None
-        end = inf if limit is None else self.now + limit
-        return tuple(
-            index
-            for index, keep in enumerate(self.kept)
-            if keep.number != number and (keep.pledge or end > keep.start) and not self._overrules(kind, devices, keep)
-        )
+        key = (kind.team, kind.request.priority, kind.least.total, limit)
+        found = self._avoided.get(key)
+        if found is None:
+            end = inf if limit is None else self.now + limit
+            found = self._avoided[key] = tuple(
+                index
+                for index, keep in enumerate(self.kept)
+                if (keep.pledge or end > keep.start) and not self._overrules(kind, kind.least.total, keep)
+            )
+        if number in self._keepers:
+            return tuple(index for index in found if self.kept[index].number != number)
+        return found
 
     def _overrules(self, kind: GangClass, devices: int, keep: Kept) -> bool:
         """Whether the class could evict the holder of what is kept, were it running already."""
@@ -145,7 +160,7 @@ class Trial:
         request = kind.request
         if request.devices == 0:
             return self._without_devices(number, kind)
-        least = shape_of(kind)
+        least = kind.least
         room_in_quota = self.quota.ceiling(kind.team, request) - int(self.quota.used[kind.team])
         most = min(request.nodes, room_in_quota // request.devices_per_node)
         if most >= least.members:
@@ -161,10 +176,10 @@ class Trial:
         """Whether it would start in room that is free, were it not for something else; changes nothing."""
         if kind.request.devices == 0:
             return bool((self.fleet.node_schedulable & ~self.closed).any())
-        shape = shape_of(kind)
-        avoided = self.avoided(kind, number, shape.total)
+        shape = kind.least
         if not self.quota_allows(kind, shape.total):
             return False
+        avoided = self.avoided(kind, number)
         key = (kind.pool.label, shape, avoided)
         if key not in self._fits:
             self._fits[key] = fits(self.fleet, self.view(self.free, kind, avoided), shape)
@@ -172,18 +187,18 @@ class Trial:
 
     def fits_without(self, run_id: str, number: int, kind: GangClass) -> bool:
         """Whether it would start in free room if that gang were gone."""
-        slot, shape = self.snapshot.slots[run_id], shape_of(kind)
+        slot, shape = self.snapshot.slots[run_id], kind.least
         gang = self.roster.gang(slot)
         back = len(gang.placement.devices) if self.quota.number[gang.team] == kind.team else 0
-        mask = self.mask(kind, self.avoided(kind, number, shape.total))
+        mask = self.mask(kind, self.avoided(kind, number))
         freed = (self.free.free | (self.usable & (self.snapshot.holder == slot))) & mask
         return self.quota_allows(kind, shape.total - back) and fits(self.fleet, view_of(self.fleet, freed), shape)
 
     def fits_if_opened(self, number: int, kind: GangClass) -> bool:
         """Whether it would start in free room if no node were closed."""
         unheld = (self.snapshot.holder < 0) & (self.snapshot.next_holder < 0) & self.fleet.device_usable
-        shape = shape_of(kind)
-        mask = self.mask(kind, self.avoided(kind, number, shape.total))
+        shape = kind.least
+        mask = self.mask(kind, self.avoided(kind, number))
         opened = (self.free.free | (unheld & self.closed[self.fleet.device_node])) & mask
         return fits(self.fleet, view_of(self.fleet, opened), shape)
 
@@ -201,7 +216,7 @@ class Trial:
         return self._enter(number, kind, seats, nothing, why="asks for no GPU")
 
     def _in_room(self, room: Room, number: int, kind: GangClass, least: int, most: int) -> tuple[Admit, Effect] | None:
-        avoided = self.avoided(kind, number, least * kind.request.devices_per_node, by_contract=room is self.free)
+        avoided = self.avoided(kind, number, by_contract=room is self.free)
         found = self._seats(room, kind, avoided, least, most)
         why = "fits in free devices" if room is self.free else "fits once gangs that are leaving have left"
         if found is not None:
@@ -230,36 +245,50 @@ class Trial:
     def _seats(
         self, room: Room, kind: GangClass, avoided: tuple[int, ...], least: int, most: int
     ) -> tuple[Seats, list[Ints]] | None:
-        key = (kind.pool.label, shape_of(kind, least), avoided)
+        key = (kind.pool.label, kind.least, avoided)
         if key in self._no_room[room is self.free]:
             return None
         view = self.view(room, kind, avoided)
         low, high = least, most
-        seats = find_seats(self.fleet, view, shape_of(kind, most))
+        shape = kind.least if most == least else replace(kind.least, members=most)
+        seats = find_seats(self.fleet, view, shape)
         if seats is None and most > least:
-            if not fits(self.fleet, view, shape_of(kind, least)):
+            if not fits(self.fleet, view, replace(kind.least, members=least)):
                 high = 0
             while low < high - 1:  # the most members that fit: fewer always fit when more do
                 middle = (low + high) // 2
-                low, high = (middle, high) if fits(self.fleet, view, shape_of(kind, middle)) else (low, middle)
-            seats = find_seats(self.fleet, view, shape_of(kind, low)) if high else None
+                low, high = (
+                    (middle, high) if fits(self.fleet, view, replace(kind.least, members=middle)) else (low, middle)
+                )
+            seats = find_seats(self.fleet, view, replace(kind.least, members=low)) if high else None
         if seats is None:
             self._no_room[room is self.free].add(key)
             return None
-        return seats, pick_devices(self.fleet, view.free, seats, shape_of(kind, len(seats.nodes)))
+        return seats, pick_devices(self.fleet, view.free, seats, replace(kind.least, members=len(seats.nodes)))
 
     def _by_eviction(self, number: int, kind: GangClass, shape: Shape) -> tuple[Admit, Effect] | None:
-        avoided = self.avoided(kind, number, shape.total, by_contract=False)
-        holds_shadow = any(keep.number == number for keep in self.kept)
-        key = ("evict", kind.pool.label, shape, kind.team, kind.request.priority, kind.request.evictable, avoided)
+        avoided = self.avoided(kind, number, by_contract=False)
+        holds_shadow = number in self._keepers
+        team, priority = kind.team, kind.request.priority
+        key = (kind.pool.label, shape, team, priority, kind.request.evictable, avoided)
         if key in self._no_victims and not holds_shadow:
+            return None
+        rights = self.rights(kind, number, shape.total)
+        who = (team, priority, rights.nominal_left >= 0, number if holds_shadow else None)
+        if who not in self._candidates:
+            candidates = rights.candidates()
+            self._candidates[who] = candidates if candidates.any() else None
+        allowed = self._candidates[who]
+        if allowed is None or not self._reachable(kind, avoided, who, allowed, shape):
+            self._no_victims.add(key)
             return None
         search = Search(
             fleet=self.fleet,
             view=self.view(self.soon, kind, avoided),
             usable=self.usable & self.mask(kind, avoided),
             shape=shape,
-            rights=self.rights(kind, number, shape.total),
+            rights=rights,
+            allowed=allowed,
             budget=self.policy.search_budget,
             exact=self.policy.exact_candidates,
         )
@@ -280,6 +309,17 @@ class Trial:
         return self._enter(
             number, kind, seats, devices, why=why + "device-seconds", victims=chosen.slots, optimal=chosen.optimal
         )
+
+    def _reachable(self, kind: GangClass, avoided: tuple[int, ...], who: object, allowed: Bools, shape: Shape) -> bool:
+        """Whether the gang would fit if all it may evict were gone: no search is needed to say no."""
+        key = (kind.pool.label, avoided, who)
+        if key not in self._reach:
+            holder = self.snapshot.holder
+            there = self.usable & (holder >= 0) & (self.snapshot.next_holder < 0) & allowed[holder]
+            self._reach[key] = view_of(self.fleet, self.mask(kind, avoided) & (there | self.soon.free))
+        if (key, shape) not in self._fits:
+            self._fits[key, shape] = fits(self.fleet, self._reach[key], shape)
+        return self._fits[key, shape]
 
     # ---- entering an admission --------------------------------------------------------------------------------
 
@@ -315,7 +355,7 @@ class Trial:
             why=why,
             waits_for=waits_for,
         )
-        self._fits.clear()
+        self._forget_answers()
         left_over = any(bool(self.soon.free[self.snapshot.holder == slot].any()) for slot in victims)
         return admit, Effect(
             teams=frozenset(int(self.roster.team[slot]) for slot in victims),
@@ -361,9 +401,14 @@ class Trial:
         """Views and failures that depend on what is kept are out of date."""
         self.free.forget_views()
         self.soon.forget_views()
-        self._fits.clear()
+        self._keepers = frozenset(keep.number for keep in self.kept)
+        self._forget_answers()
         for failures in (*self._no_room.values(), self._no_victims):
             failures.clear()
+
+    def _forget_answers(self) -> None:
+        for answers in (self._fits, self._avoided, self._candidates, self._reach):
+            answers.clear()
 
     def forget_failures(self, *, room: bool) -> None:
         """Others may be evicted now; with `room`, leaving gangs left something over."""
@@ -383,7 +428,7 @@ class Trial:
 
     def cast_shadow(self, number: int, kind: GangClass) -> bool:
         """Reserve the earliest future place for the head of its resource pool; False when the forecast has none."""
-        found = earliest(self.fleet, self.times, kind.pool.mask & ~self.others_kept(number), shape_of(kind))
+        found = earliest(self.fleet, self.times, kind.pool.mask & ~self.others_kept(number), kind.least)
         if found is None:
             return False
         start, _, devices = found
@@ -397,10 +442,10 @@ class Trial:
 
         Call `renew_all` once all are restored.
         """
-        if not self.quota_allows(kind, shape_of(kind).total):
+        if not self.quota_allows(kind, kind.least.total):
             return
         known = [self.fleet.device_number[uuid] for uuid in shadow.devices if uuid in self.fleet.device_number]
-        whole = len(known) == len(shadow.devices) == shape_of(kind).total
+        whole = len(known) == len(shadow.devices) == kind.least.total
         start = shadow.start if whole else -inf  # late by definition: looked for again
         self._keep(number, kind, start, shadow.since, np.array(known, np.int64))
 
@@ -459,4 +504,4 @@ class Trial:
             )
         )
         self._pool_masks[run_id] = kind.pool.mask
-        self._shapes[run_id] = shape_of(kind)
+        self._shapes[run_id] = kind.least

@@ -60,15 +60,26 @@ class _Domain:
 
 
 class Search:
-    """One search for one claim; `usable` are the devices the gang may take once they are free."""
+    """One search for one claim.
+
+    `usable` are the devices the gang may take once they are free, `allowed` the slots of `rights.candidates()`.
+    """
 
     def __init__(
-        self, *, fleet: Fleet, view: View, usable: Bools, shape: Shape, rights: Rights, budget: int, exact: int
+        self,
+        *,
+        fleet: Fleet,
+        view: View,
+        usable: Bools,
+        shape: Shape,
+        rights: Rights,
+        allowed: Bools,
+        budget: int,
+        exact: int,
     ) -> None:
         self.fleet, self.view, self.shape, self.rights = fleet, view, shape, rights
         self.budget, self.exact = Budget(budget), exact
         self.roster = rights.roster
-        allowed = rights.candidates()
         holder = self.roster.snapshot.holder
         self.takeable: Bools = usable & ~view.free & (holder >= 0) & (self.roster.snapshot.next_holder < 0)
         if len(allowed):
