@@ -67,7 +67,10 @@ class Checkpoints:
         self.position: Any = None
         """Where in its data the rank was, as it was given to `save`."""
         self._seat = seat
+        if not all(letter.isalnum() or letter in "-_" for letter in name):
+            raise CheckpointError(f"checkpoints(name={name!r}): use letters, digits, '-' and '_' only")
         self._run = f"{seat.run}.{name}" if name else seat.run
+        self._is_named = bool(name)
         self._log = CommitLog(address.open(), self._run)
         self._attempt: int | None = None
         self._saved: int | None = None
@@ -214,7 +217,7 @@ class Checkpoints:
         """
         if os.environ.get(ENV_FRESH_START):
             return
-        expected = os.environ.get(ENV_LAST_COMMIT)
+        expected = "" if self._is_named else os.environ.get(ENV_LAST_COMMIT)  # the ledger does not know sets apart
         attempt = self._seat.attempt or 1
         if head is not None:
             is_lost = head.committed_ever or bool(expected)
