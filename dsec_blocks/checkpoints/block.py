@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 from prefect.blocks.core import Block
 from pydantic import Field, HttpUrl, SecretStr, field_validator
 
-from dsec_blocks.checkpoints.stores import DEFAULT_KEEP, StoreAddress, check, open_store
+from dsec_blocks.checkpoints.stores import BLOCK_TYPE_SLUG, DEFAULT_KEEP, StoreAddress, check, open_store
 from dsec_blocks.model.errors import StoreUnusable
 
 
@@ -18,7 +18,7 @@ class CheckpointStore(Block):
     """
 
     _block_type_name = "DSec Checkpoint Store"
-    _block_type_slug = "dsec-checkpoint-store"
+    _block_type_slug = BLOCK_TYPE_SLUG
     _logo_url: ClassVar[HttpUrl | None] = HttpUrl(
         "https://raw.githubusercontent.com/PrefectHQ/prefect/420d0d6a78bb6df1fc18bcf188fdad43c1d22ea9/assets/"
         "block-logos/filesystem.png"
@@ -106,8 +106,7 @@ def load_store(name: str) -> CheckpointStore:
 
     Raises `StoreUnusable` when there is none.
     """
-    slug = CheckpointStore.get_block_type_slug()
-    short = name.removeprefix(f"{slug}/")
+    short = name.removeprefix(f"{BLOCK_TYPE_SLUG}/")
     if urlsplit(short).scheme:
         raise StoreUnusable(f"{name!r} is neither file:///path nor s3://bucket/prefix")
     try:

@@ -18,6 +18,7 @@ from dsec_blocks.model.errors import StoreUnusable
 from dsec_blocks.model.names import ENV_HOME, ENV_STORE
 
 DEFAULT_KEEP = 3
+BLOCK_TYPE_SLUG = "dsec-checkpoint-store"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +82,8 @@ def open_store(name: "str | Path | StoreAddress | None" = None) -> StoreAddress:
     parts = urlsplit(name)
     if parts.scheme == "s3":
         return _s3_address(name)
-    if parts.scheme == "file" or "/" in name:
+    is_block = name.startswith(f"{BLOCK_TYPE_SLUG}/")
+    if parts.scheme == "file" or ("/" in name and not is_block):
         if parts.scheme not in ("file", "") or parts.netloc:
             raise StoreUnusable(f"{name!r} is neither file:///path nor s3://bucket/prefix")
         return StoreAddress(url=f"file://{Path(parts.path).absolute()}")

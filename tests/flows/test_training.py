@@ -14,6 +14,7 @@ from dsec_blocks.gang import GangRunError
 from dsec_blocks.model.errors import CheckpointMissing, InvalidRequest
 from dsec_flows.training.report import TrainingReport
 from dsec_flows.training.work import load_function
+from tests.fixtures.prefect import PrefectServer, client_settings
 
 pytestmark = pytest.mark.slow
 
@@ -48,10 +49,8 @@ def script(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def prefect_client() -> Iterator[None]:
-    from prefect.testing.utilities import prefect_test_harness
-
-    with prefect_test_harness(server_startup_timeout=90):
+def prefect_client(prefect_server: PrefectServer) -> Iterator[None]:
+    with client_settings(prefect_server):
         yield
 
 
