@@ -64,6 +64,10 @@ class Fleet:
     island_domain: Ints
     levels: tuple[Ints, ...]
     """Node → group number at each topology level, narrowest level first."""
+    by_node: Ints
+    """Device numbers per node, one row each, filled up with the number of devices (one past the last)."""
+    by_island: Ints
+    """The same per island."""
     node_number: dict[str, int] = field(repr=False)
     device_number: dict[str, int] = field(repr=False)
     source: tuple[Node, ...] = field(repr=False)
@@ -127,6 +131,7 @@ def build_fleet(nodes: Sequence[Node]) -> Fleet:
         islands.setdefault((node, domain_number.get(device.nvlink_domain, -1)), len(islands))
         for node, device in zip(device_node, devices, strict=True)
     ]
+    island_count = len(islands)
     schedulable = np.array([node.schedulable for node in ordered], bool)
     healthy = np.array([device.health is Health.HEALTHY for device in devices], bool)
     nodes_of_devices = np.array(device_node, np.int64)
@@ -144,10 +149,21 @@ def build_fleet(nodes: Sequence[Node]) -> Fleet:
         island_node=np.array([node for node, _ in islands], np.int64),
         island_domain=np.array([domain for _, domain in islands], np.int64),
         levels=_levels(ordered),
+        by_node=_rows(nodes_of_devices, len(ordered)),
+        by_island=_rows(np.array(device_island, np.int64), island_count),
         node_number={node.name: number for number, node in enumerate(ordered)},
         device_number={device.uuid: number for number, device in enumerate(devices)},
         source=ordered,
     )
+
+
+def _rows(group_of: Ints, count: int) -> Ints:
+    sizes = np.bincount(group_of, minlength=count)
+    rows = np.full((count, int(sizes.max(initial=1))), len(group_of), np.int64)
+    order = np.argsort(group_of, kind="stable")
+    place = np.arange(len(order)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    rows[group_of[order], place] = order
+    return rows
 
 
 def _levels(nodes: Sequence[Node]) -> tuple[Ints, ...]:

@@ -8,7 +8,7 @@ others by evicting itself. Every victim taken by borrowing leaves a team that wo
 so it cannot reclaim its way back.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -116,26 +116,29 @@ class Rights:
         found: Bools = roster.movable & ((roster.exposed & allowed) | self.conditional)
         return found
 
-    def admissible(self, victims: Iterable[int]) -> bool:
-        """Whether this whole set may be evicted for the claim, in some order."""
-        roster, claim = self.roster, self.claim
-        mine, rest = 0, []
-        for slot in victims:
-            if roster.team[slot] == claim.team:
-                mine += int(roster.devices[slot])
-                if roster.priority[slot] >= claim.priority and not self.conditional[slot]:
-                    return False
-            elif not self.conditional[slot]:
-                rest.append(slot)
-        if mine < self.shortage:
+    def admissible(self, victims: Collection[int]) -> bool:
+        """Whether this whole set may be evicted for the claim, in some order, and its team is then within its limit."""
+        if not self.tolerable(victims):
             return False
+        roster = self.roster
+        own = sum(int(roster.devices[slot]) for slot in victims if roster.team[slot] == self.claim.team)
+        return own >= self.shortage
+
+    def tolerable(self, victims: Iterable[int]) -> bool:
+        """Whether these may all be evicted, in some order; if not, no larger set may either."""
+        roster, claim = self.roster, self.claim
         within = self.nominal_left >= 0
         chains: dict[int, list[int]] = {}
-        for slot in rest:
-            lower = roster.priority[slot] < claim.priority
-            if not within and not lower:
+        for slot in victims:
+            if self.conditional[slot]:
+                continue
+            team, lower = int(roster.team[slot]), bool(roster.priority[slot] < claim.priority)
+            if team == claim.team:
+                if not lower:
+                    return False
+            elif not (within or lower):
                 return False
-            if not (within and lower):
-                chains.setdefault(int(roster.team[slot]), []).append(int(roster.devices[slot]))
+            elif not (within and lower):
+                chains.setdefault(team, []).append(int(roster.devices[slot]))
         # Smallest first, the team must still be borrowing before the last and largest eviction.
         return all(sum(sizes) - max(sizes) < self.borrowed[team] for team, sizes in chains.items())

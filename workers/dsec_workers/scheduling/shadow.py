@@ -64,8 +64,7 @@ def earliest(fleet: Fleet, times: Floats, mask: Bools, shape: Shape) -> tuple[fl
 
 def _start(fleet: Fleet, when: Floats, shape: Shape) -> float:
     by_node = shape.topology is Topology.PREFERRED
-    unit_of, units = (fleet.device_node, len(fleet.nodes)) if by_node else (fleet.device_island, len(fleet.island_node))
-    hosts = _kth(unit_of, units, when, shape.devices)
+    hosts = _hosts(fleet.by_node if by_node else fleet.by_island, when, shape.devices)
     if by_node:
         return _nth(hosts, shape.members)
     if shape.devices > 1 or (shape.topology is Topology.DOMAIN and shape.members > 1):
@@ -78,6 +77,19 @@ def _start(fleet: Fleet, when: Floats, shape: Shape) -> float:
         return _nth(nodes, shape.members)
     linked = fleet.island_domain >= 0
     return float(_kth(fleet.island_domain[linked], len(fleet.domains), hosts[linked], shape.members).min(initial=inf))
+
+
+def _hosts(rows: Ints, when: Floats, k: int) -> Floats:
+    """Per node or island, when its k-th device is free."""
+    width = rows.shape[1]
+    if k > width:
+        return np.full(len(rows), inf)
+    times: Floats = np.append(when, inf)[rows]
+    if k == 1:
+        return np.asarray(times.min(axis=1), float)
+    if k == width:
+        return np.asarray(times.max(axis=1), float)
+    return np.asarray(np.partition(times, k - 1, axis=1)[:, k - 1], float)
 
 
 def _nth(values: Floats, n: int) -> float:

@@ -6,13 +6,13 @@ looks at sets of victims, cheapest per device first, under a lower bound (fracti
 are still missing); above, the domain is filled node by node at the least further cost and trimmed backwards.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from dsec_blocks.model.requests import Topology
-from dsec_workers.scheduling.fleet import Bools, Fleet
+from dsec_workers.scheduling.fleet import Bools, Fleet, Ints
 from dsec_workers.scheduling.placement import Shape, fits
 from dsec_workers.scheduling.rights import Rights
 from dsec_workers.scheduling.room import View, view_of
@@ -55,8 +55,8 @@ class _Domain:
     """Candidates that could bring their own team back under its limit, with or without a gain here."""
     order: list[int] = field(default_factory=list)
     """Candidates, cheapest per useful device first."""
-    bound: float | None = None
-    """At least this much must be paid here; None: no eviction here helps."""
+    bound: float = 0.0
+    """At least this much must be paid here."""
 
 
 class Search:
@@ -87,6 +87,7 @@ class Search:
         else:
             self.takeable[:] = False
         self.allowed = allowed
+        self.relief = self._relief()
         self.by_islands = shape.topology is not Topology.PREFERRED
         self.best: tuple[Key, tuple[int, ...]] | None = None
         self.exhaustive = True
@@ -116,7 +117,7 @@ class Search:
             tuple(sorted(gang.run_id for gang in chosen)),
         )
 
-    def _domains(self) -> list[_Domain]:
+    def _domains(self) -> Iterator[_Domain]:
         """The domains that could hold the gang, the most promising first."""
         fleet, shape = self.fleet, self.shape
         unit_of = fleet.device_island if self.by_islands else fleet.device_node
@@ -131,49 +132,86 @@ class Search:
         able = reach >= shape.devices
         if self.by_islands and (shape.devices > 1 or (shape.topology is Topology.DOMAIN and shape.members > 1)):
             able &= fleet.island_domain >= 0
-        relief = self._relief()
-        if shape.members == 1:
-            groups = np.arange(len(base))
-        elif shape.topology is Topology.DOMAIN:
-            groups = fleet.island_domain
-        else:
-            groups = np.zeros(len(base), np.int64)
-        by_group: dict[int, list[int]] = {}
-        for unit in np.flatnonzero(able).tolist():
-            by_group.setdefault(int(groups[unit]), []).append(unit)
+        groups = fleet.island_domain if shape.topology is Topology.DOMAIN else np.zeros(len(base), np.int64)
         held: dict[int, list[tuple[int, int]]] = {}
         for unit, slot, count in zip(units.tolist(), holders.tolist(), counts.tolist(), strict=True):
             held.setdefault(unit, []).append((slot, count))
-        domains = []
-        for members in by_group.values():
-            nodes = {int(node_of[unit]) for unit in members}
-            if len(nodes) < shape.members:
-                continue
-            ready = {int(node_of[unit]) for unit in members if base[unit] >= shape.devices}
-            missing = {unit: shape.devices - int(base[unit]) for unit in members if int(node_of[unit]) not in ready}
-            gains: dict[int, dict[int, int]] = {}
-            for unit in missing:
-                for slot, count in held.get(unit, ()):
-                    gains.setdefault(slot, {})[unit] = count
-            domains.append(
-                _Domain(
-                    members=max(0, shape.members - len(ready)),
-                    missing=missing,
-                    node_of={unit: int(node_of[unit]) for unit in missing},
-                    gains={**gains, **{slot: {} for slot in relief if slot not in gains}},
-                    relief=frozenset(relief),
-                )
-            )
-        for domain in domains:
-            domain.order = self._order(domain)
-            domain.bound = self._bound(domain, 0, domain.missing, domain.members)
-        return sorted((d for d in domains if d.bound is not None), key=lambda d: d.bound or 0.0)
+        if shape.members == 1:
+            yield from self._single_units(able, base, units, holders, counts, held, node_of)
+            return
+        by_group: dict[int, list[int]] = {}
+        for unit in np.flatnonzero(able).tolist():
+            by_group.setdefault(int(groups[unit]), []).append(unit)
+        domains = [self._domain(members, base, held, node_of) for members in by_group.values()]
+        yield from sorted((d for d in domains if d is not None), key=lambda d: d.bound)
 
-    def _relief(self) -> list[int]:
+    def _single_units(
+        self,
+        able: Bools,
+        base: Ints,
+        units: Ints,
+        holders: Ints,
+        counts: Ints,
+        held: dict[int, list[tuple[int, int]]],
+        node_of: Ints,
+    ) -> Iterator[_Domain]:
+        """Every unit that could hold the only member, by the least that it could cost, until that is too much.
+
+        The least is the cheapest price per missing device times the devices missing. Units with room enough (their
+        gang only lacks quota) are all alike: one is looked at.
+        """
+        missing = np.maximum(self.shape.devices - base, 0)
+        cheapest = np.full(len(base), np.inf)
+        distinct, where = np.unique(holders, return_inverse=True)
+        costs = np.array([self.roster.cost(slot) for slot in distinct.tolist()], float)[where]
+        np.minimum.at(cheapest, units, costs / np.maximum(np.minimum(counts, missing[units]), 1))
+        least = np.zeros(len(base))
+        np.multiply(cheapest, missing, out=least, where=missing > 0)
+        hopeful = np.flatnonzero(able & np.isfinite(least))
+        seen_ready = False
+        for unit in hopeful[np.lexsort((hopeful, least[hopeful]))].tolist():
+            if self.best is not None and least[unit] > self.best[0][0] + 1e-6:
+                return
+            if missing[unit] == 0:
+                if seen_ready:
+                    continue
+                seen_ready = True
+            domain = self._domain([unit], base, held, node_of)
+            if domain is not None:
+                yield domain
+
+    def _domain(
+        self, units: list[int], base: Ints, held: dict[int, list[tuple[int, int]]], node_of: Ints
+    ) -> _Domain | None:
+        """The domain of these units; None if evictions in it cannot make the gang fit."""
+        shape = self.shape
+        if len({int(node_of[unit]) for unit in units}) < shape.members:
+            return None
+        ready = {int(node_of[unit]) for unit in units if base[unit] >= shape.devices}
+        missing = {unit: shape.devices - int(base[unit]) for unit in units if int(node_of[unit]) not in ready}
+        gains: dict[int, dict[int, int]] = {}
+        for unit in missing:
+            for slot, count in held.get(unit, ()):
+                gains.setdefault(slot, {})[unit] = count
+        domain = _Domain(
+            members=max(0, shape.members - len(ready)),
+            missing=missing,
+            node_of={unit: int(node_of[unit]) for unit in missing},
+            gains={**gains, **{slot: {} for slot in self.relief if slot not in gains}},
+            relief=self.relief,
+        )
+        domain.order = self._order(domain)
+        bound = self._bound(domain, 0, domain.missing, domain.members)
+        if bound is None:
+            return None
+        domain.bound = bound
+        return domain
+
+    def _relief(self) -> frozenset[int]:
         if not self.rights.shortage:
-            return []
+            return frozenset()
         own = self.allowed & (self.roster.team == self.rights.claim.team)
-        return [int(slot) for slot in np.flatnonzero(own)]
+        return frozenset(np.flatnonzero(own).tolist())
 
     def _order(self, domain: _Domain) -> list[int]:
         """Candidates, cheapest per useful device first."""
@@ -223,7 +261,7 @@ class Search:
         return paid
 
     def _solve(self, domain: _Domain) -> None:
-        if self._hopeless(domain.bound or 0.0, 1):
+        if self._hopeless(domain.bound, 1):
             return
         if len(domain.order) > self.exact:
             self.exhaustive = False
@@ -250,8 +288,9 @@ class Search:
         if bound is None or self._hopeless(cost + bound, len(chosen) + 1):
             return
         slot = domain.order[index]
-        after, left = _without(domain, missing, members, slot)
-        self._branch(domain, index + 1, (*chosen, slot), cost + self.roster.cost(slot), after, left)
+        if self.rights.tolerable((*chosen, slot)):
+            after, left = _without(domain, missing, members, slot)
+            self._branch(domain, index + 1, (*chosen, slot), cost + self.roster.cost(slot), after, left)
         self._branch(domain, index + 1, chosen, cost, missing, members)
 
     def _relievable(self, domain: _Domain, index: int, chosen: tuple[int, ...]) -> bool:
@@ -271,17 +310,29 @@ class Search:
         """Fill one unit after the other, always the one that costs least beyond what is already paid."""
         chosen: tuple[int, ...] = ()
         missing, members = dict(domain.missing), domain.members
-        for _ in range(domain.members + 1):
-            if members <= 0:
-                break
-            fill = self._cheapest_fill(domain, chosen, missing)
-            if fill is None:
+        at_unit: dict[int, list[int]] = {}
+        for slot, gains in domain.gains.items():
+            for unit in gains:
+                at_unit.setdefault(unit, []).append(slot)
+        fills = {unit: self._fill(domain, unit, at_unit.get(unit, []), chosen, missing) for unit in missing}
+        while members > 0:
+            best = min(((fill[0], unit) for unit, fill in fills.items() if fill is not None), default=None)
+            if best is None or not self.budget.spend():
                 return
-            for slot in fill:
+            unit, fill = best[1], fills[best[1]]
+            assert fill is not None
+            if not self.rights.tolerable((*chosen, *fill[1])):
+                # Dearer since others were chosen, or no longer allowed: never cheaper, so this ends.
+                fills[unit] = self._fill(domain, unit, at_unit[unit], chosen, missing)
+                continue
+            stale: set[int] = set()
+            for slot in fill[1]:
                 missing, members = _without(domain, missing, members, slot)
-            chosen = (*chosen, *fill)
-        if members > 0:
-            return
+                stale.update(domain.gains[slot])
+            chosen = (*chosen, *fill[1])
+            fills = {unit: fill for unit, fill in fills.items() if unit in missing}
+            for unit in stale & fills.keys():
+                fills[unit] = self._fill(domain, unit, at_unit[unit], chosen, missing)
         for slot in domain.order:
             if self.rights.admissible(chosen):
                 break
@@ -290,40 +341,26 @@ class Search:
         if self.rights.admissible(chosen):
             self._offer(self._trimmed(chosen))
 
-    def _cheapest_fill(
-        self, domain: _Domain, chosen: tuple[int, ...], missing: dict[int, int]
-    ) -> tuple[int, ...] | None:
+    def _fill(
+        self, domain: _Domain, unit: int, slots: list[int], chosen: tuple[int, ...], missing: dict[int, int]
+    ) -> tuple[int, tuple[int, ...]] | None:
+        """Cost and victims that give `unit` what a member misses there, cheapest per device first; None: it cannot."""
+        lacking, cost = missing[unit], 0
+        fill: list[int] = []
         gone = set(chosen)
-        by_unit: dict[int, list[tuple[float, int, int]]] = {}
-        for slot, gains in domain.gains.items():
-            if slot in gone:
-                continue
-            for unit, count in gains.items():
-                if missing.get(unit, 0) > 0:
-                    price = self.roster.cost(slot) / min(count, missing[unit])
-                    by_unit.setdefault(unit, []).append((price, slot, count))
-        best: tuple[int, int, tuple[int, ...]] | None = None
-        for unit, offers in by_unit.items():
-            if not self.budget.spend():
+
+        def price(slot: int) -> tuple[float, str]:
+            useful = min(domain.gains[slot][unit], missing[unit])
+            return self.roster.cost(slot) / useful, self.roster.gang(slot).run_id
+
+        for slot in sorted((s for s in slots if s not in gone), key=price):
+            if lacking <= 0:
                 break
-            lacking, cost = missing[unit], 0
-            fill: list[int] = []
-            for _, slot, count in sorted(offers, key=lambda o: (o[0], self.roster.gang(o[1]).run_id)):
-                if lacking <= 0:
-                    break
-                if not self._extends(chosen, fill, slot):
-                    continue
+            if self.rights.tolerable((*chosen, *fill, slot)):
                 fill.append(slot)
                 cost += self.roster.cost(slot)
-                lacking -= count
-            if lacking <= 0 and (best is None or (cost, unit) < best[:2]):
-                best = (cost, unit, tuple(fill))
-        return None if best is None else best[2]
-
-    def _extends(self, chosen: tuple[int, ...], fill: list[int], slot: int) -> bool:
-        """Whether the set stays admissible with `slot`, apart from a team limit that later victims may cure."""
-        trial = (*chosen, *fill, slot)
-        return self.rights.admissible(trial) or bool(self.rights.shortage)
+                lacking -= domain.gains[slot][unit]
+        return (cost, tuple(fill)) if lacking <= 0 else None
 
     def _holds(self, slots: Iterable[int]) -> bool:
         """Whether the gang fits once these victims are gone, and they may be evicted together."""
