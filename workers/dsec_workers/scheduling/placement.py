@@ -203,6 +203,8 @@ def _devices_on(fleet: Fleet, free: Bools, node: int, island: int, count: int) -
     islands = fleet.device_island[numbers]
     if island >= 0:
         return _first(numbers[islands == island], count)
+    if islands.min() == islands.max():
+        return _first(numbers, count)
     names, sizes = np.unique(islands, return_counts=True)
     linked = fleet.island_domain[names] >= 0
     holding = names[(sizes >= count) & linked]

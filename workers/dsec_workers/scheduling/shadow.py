@@ -49,11 +49,16 @@ def free_times(snapshot: Snapshot, closed_nodes: Bools, policy: Policy, now: flo
     return times
 
 
-def earliest(fleet: Fleet, times: Floats, mask: Bools, shape: Shape) -> tuple[float, Seats, list[Ints]] | None:
-    """The first time at which `shape` fits on devices in `mask`, with the seats and devices it would take then."""
+def earliest(
+    fleet: Fleet, times: Floats, mask: Bools, shape: Shape, *, before: float = inf
+) -> tuple[float, Seats, list[Ints]] | None:
+    """The first time at which `shape` fits on devices in `mask`, with the seats and devices it would take then.
+
+    None when that is not earlier than `before`.
+    """
     when = np.where(mask, times, inf)
     start = _start(fleet, when, shape)
-    if start == inf:
+    if not start < before:
         return None
     ready = when <= start
     seats = find_seats(fleet, view_of(fleet, ready), shape)

@@ -467,13 +467,12 @@ class Trial:
     def _renew(self, keep: Kept) -> bool:
         late = keep.start == -inf or self._late(keep)
         mask = self._pool_masks[keep.run_id] & ~self.others_kept(keep.number)
-        found = earliest(self.fleet, self.times, mask, self._shapes[keep.run_id])
+        before = inf if late else keep.start
+        found = earliest(self.fleet, self.times, mask, self._shapes[keep.run_id], before=before)
         if found is None:
             if late:
                 self.kept.remove(keep)
             return late
-        if not late and found[0] >= keep.start:
-            return False
         keep.start, keep.devices = found[0], np.concatenate(found[2])
         keep.mask = np.zeros(self.fleet.size, bool)
         keep.mask[keep.devices] = True
