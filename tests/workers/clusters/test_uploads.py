@@ -34,6 +34,15 @@ async def test_a_snapshot_is_committed_and_told_before_the_gang_is_gone(desk: De
     assert await desk.is_cleared(order.key)
 
 
+async def test_a_snapshot_whose_writer_died_before_telling_of_it_is_committed_too(desk: Desk) -> None:
+    store = desk.scripts / "store"
+    store.mkdir()
+    env = {"STORE": str(store), "DSEC_FRESH_START": "1", "DSEC_FAULT": "checkpoint.spool.write:kill_after"}
+    gone = await desk.run(desk.order(TRAIN + "checkpoint.save(7, state)\n", env=env))
+    assert gone.flow_exit == -signal.SIGKILL
+    assert gone.last_commit_step == 7
+
+
 async def test_a_killed_uploader_is_started_again_and_finishes(desk: Desk) -> None:
     spooling = desk.script('channel.call("spooled", rank=0, step=0, path="", started_at=0.0)')
     order = desk.order(command=f"$PYTHON {spooling}; echo spooled; sleep 1.5")

@@ -42,6 +42,8 @@ class Uploader:
             self._on_end = on_end
             if self._spool.is_dir():
                 files.write(self._spool / CLOSED, b"", at="supervisor.spool.close")
+                # A rank may have died between its snapshot and telling of it.
+                self._is_needed = self._is_needed or any(entry.is_dir() for entry in self._spool.iterdir())
             if self._is_needed and self._pid is None:
                 self.begin()  # it ended before it knew that it may
         return self._pid is None and (self._given_up or not self._is_needed)
