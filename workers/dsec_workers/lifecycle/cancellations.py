@@ -50,7 +50,9 @@ async def observe(term: Term, run_id: str, run: Run | None) -> None:
     cancelling = run is not None and run.state.type == "CANCELLING"
     if gang is None or gang.state is GangState.ENDED:
         if cancelling:
-            await term.api.cancelled(run_id, "Cancelled; it had no processes.")
+            present = await term.api.run(run_id)  # what was read may be older than our own answer to it
+            if present is not None and present.state.type == "CANCELLING":
+                await term.api.cancelled(run_id, "Cancelled; it had no processes.")
         return
     if not (over or cancelling):
         return

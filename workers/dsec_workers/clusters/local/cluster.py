@@ -8,6 +8,7 @@ impossible.
 import asyncio
 import os
 from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -240,7 +241,8 @@ class LocalCluster:
             except (ClusterError, OSError):
                 pass
             if not processes.is_alive(supervisor_of(record)):
-                await self._bury(key, directory, record)
+                with suppress(ClusterError, OSError):  # tried again until it is done: nobody else follows this gang
+                    await self._bury(key, directory, record)
             gone = read_json(directory.gone)
             if gone is not None:
                 for happened in gone["events"]:
