@@ -31,6 +31,8 @@ REPLACES_THE_PROCESS = frozenset({"flow.exec", "rank.exec"})
 """Nothing comes after an exec that succeeds, so `kill_after` and `lost` cannot be."""
 IN_USER_CODE = ("gang.", "rank.", "checkpoint.spool.", "checkpoint.head.", "checkpoint.retention.")
 """Points in the processes that run a user's code: what fails there may fail the run, as any I/O error of theirs."""
+ONLY = {"checkpoint.head.prune": "takeover"}
+"""Points that other stories reach as well, but not for certain."""
 FAVOURITES = ("eviction", "cancellation", "restart", "takeover")
 """Stories to be preferred where several reach a point: those with the most to lose."""
 
@@ -74,6 +76,8 @@ def reached() -> dict[str, frozenset[str]]:
 
 def story_for(point: str) -> str | None:
     """The story in which to strike at `point`."""
+    if point in ONLY:
+        return ONLY[point]
     order = [*FAVOURITES, *(story for story in STORIES if story not in FAVOURITES)]
     return next((story for story in order if point in reached().get(story, ())), None)
 

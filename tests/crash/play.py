@@ -1,8 +1,10 @@
 """Playing one case: a fresh world, the story, the strike, and the judgement."""
 
+import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import mkdtemp
 
 from tests.crash import invariants
 from tests.crash.cases import Case
@@ -35,8 +37,7 @@ class Stage:
     def play(self, case: Case | None, *, story: str = "", second: Strike | None = None) -> Outcome:
         """Play `case` (or the story without any fault)."""
         story = case.story if case else story
-        home = self.root / f"{story}-{len(list(self.root.iterdir())):03d}"
-        home.mkdir()
+        home = Path(mkdtemp(prefix=f"{story}-", dir=self.root))
         world = World(
             server=self.server,
             home=home,
@@ -50,7 +51,9 @@ class Stage:
         )
         try:
             broken, passed = self._tell(world, story)
-            return Outcome(broken=tuple(broken), passed=passed, report=world.report() if broken else "")
+            report = world.report() if broken else ""
+            _keep(home.name if case is None else str(case), [*broken, report])
+            return Outcome(broken=tuple(broken), passed=passed, report=report)
         finally:
             world.close()
             shutil.rmtree(home, ignore_errors=True)
@@ -67,3 +70,11 @@ class Stage:
             return broken + invariants.broken_by_a_second_recovery(world), passed
         except Exception as error:
             return [f"{type(error).__name__}: {error}"], passed
+
+
+def _keep(name: str, lines: list[str]) -> None:
+    """Long lanes are watched while they run: DSEC_CRASH_REPORTS=FOLDER gets a file for each case as it ends."""
+    folder = os.environ.get("DSEC_CRASH_REPORTS")
+    if folder:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        (Path(folder) / f"{name}.{'bad' if len(lines) > 1 else 'ok'}").write_text("\n".join(lines))

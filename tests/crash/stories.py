@@ -23,7 +23,7 @@ Story = Callable[[World], None]
 
 def eviction(world: World) -> None:
     """A gang on all devices checkpoints, gives way to an urgent one, resumes from its commit, and completes."""
-    low = world.train("low", steps=70, nodes=2, devices_per_node=2, grace="8s")
+    low = world.train("low", steps=150, nodes=2, devices_per_node=2, grace="8s")
     world.wait("low to commit", lambda: ((g := world.gang(low)) and g.last_commit_at) or _is_over(world, low))
     urgent = world.train("urgent", steps=5, nodes=1, devices_per_node=1, priority=100, grace="8s")
     world.wait("urgent to be over", lambda: _is_over(world, urgent))
@@ -162,7 +162,7 @@ def failing_rank(world: World) -> None:
 
 def wishes(world: World) -> None:
     """Somebody evicts, prioritises and cancels by the command line's way, through the ledger."""
-    run = world.train("run", steps=70, nodes=1, devices_per_node=2)
+    run = world.train("run", steps=200, nodes=1, devices_per_node=2)
     world.wait("a commit", lambda: ((g := world.gang(run)) and g.last_commit_at) or _is_over(world, run))
     waiting = world.start("waits", "waiting", expects=("CANCELLED",), nodes=2, devices_per_node=2)
     world.wait("it waits", lambda: (g := world.gang(waiting)) and g.state is GangState.WAITING)

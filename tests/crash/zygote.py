@@ -17,6 +17,9 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+CLOCK_SHIFT = "DSEC_CRASH_CLOCK_SHIFT"
+"""Seconds by which this worker's wall clock is wrong."""
+
 
 def main(path: str) -> None:
     """Serve until the one who started us closes our stdin (or dies)."""
@@ -93,8 +96,18 @@ def _be_a_worker(pool: str) -> None:
 
     from dsec_workers.gang_worker import GangWorker
 
+    _shift_the_clock(float(os.environ.get(CLOCK_SHIFT) or 0.0))
     worker = GangWorker(work_pool_name=pool)
     anyio.run(worker.start)
+
+
+def _shift_the_clock(seconds: float) -> None:
+    import time
+
+    from dsec_blocks.gateways.clock import SystemClock
+
+    if seconds:
+        SystemClock.now = lambda _: time.time() + seconds  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

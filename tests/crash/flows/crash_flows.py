@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -21,24 +22,23 @@ def note(where: str, **fields: object) -> None:
     os.close(descriptor)
 
 
-def work(where: str, store: str, steps: int, step_seconds: float, every: int, deaf: bool, die_at: int) -> int:
+def work(where: str, store: str, steps: int, step_seconds: float, every: int, deaf: bool, full: bool) -> int:
     """One rank: count steps, checkpoint, leave when told."""
     checkpoint = run.checkpoints(f"file://{store}", every=every)
     state = checkpoint.restore({"done": 0})
     note(where, what="begin", rank=run.rank, step=checkpoint.step)
 
     def snapshot(step: int) -> None:
+        if full and os.environ["DSEC_ATTEMPT"] == "1":
+            resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))  # as if the spool's disk were full
         checkpoint.save(step, state)
 
     if deaf:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     else:
         run.on_evict(snapshot)
-    attempt = int(os.environ["DSEC_ATTEMPT"])
     indices = range(checkpoint.step, steps) if deaf else run.steps(steps)
     for step in indices:
-        if step == die_at and attempt == 1:
-            os.kill(os.getpid(), signal.SIGKILL)
         note(where, what="step", rank=run.rank, step=step)
         time.sleep(step_seconds)
         state["done"] = step + 1
@@ -57,11 +57,11 @@ def train(
     step_seconds: float = 0.02,
     every: int = 10,
     deaf: bool = False,
-    die_at: int = -1,
+    full: bool = False,
 ) -> int:
     """All ranks count to `steps`."""
     note(where, what="flow")
-    results = current_gang().run(work, where, store, steps, step_seconds, every, deaf, die_at, per="device")
+    results = current_gang().run(work, where, store, steps, step_seconds, every, deaf, full, per="device")
     assert all(done == steps for done in results), results
     return steps
 

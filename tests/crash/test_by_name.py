@@ -1,0 +1,188 @@
+"""The failures that have a name of their own, each in a world of its own."""
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dsec_blocks.gateways import processes
+from dsec_blocks.ledger import Election, Ledger
+from dsec_blocks.model.gangs import GangState
+from tests.crash import invariants
+from tests.crash.play import Stage
+from tests.crash.sightings import processes_of, resume
+from tests.crash.world import Strike, World
+from tests.crash.zygote import CLOCK_SHIFT
+from tests.fixtures.clock import ManualClock
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+DAY = 86_400.0
+
+
+@pytest.fixture
+def worlds(stage: Stage, tmp_path: Path) -> Iterator[Callable[..., World]]:
+    made: list[World] = []
+
+    def make(**fields: Any) -> World:
+        world = World(server=stage.server, home=tmp_path, zygote=stage.zygote, **fields)
+        made.append(world)
+        return world
+
+    yield make
+    for world in made:
+        world.close()
+
+
+def judge(world: World) -> None:
+    found = [*invariants.broken(world), *invariants.broken_by_a_second_recovery(world)]
+    assert not found, "\n".join([*found, world.report()])
+
+
+def test_a_leader_that_was_stopped_is_fenced_when_it_goes_on(worlds: Callable[..., World]) -> None:
+    world = worlds(may_repeat=False)
+    world.begin()
+    run = world.train("run", steps=300, nodes=2, devices_per_node=1)
+    world.wait_for_note(run, what="step", step=3)
+    leader, before = world.living[0], world.leader()
+    os.kill(leader.pid, signal.SIGSTOP)
+    world.new_worker()
+    world.wait("a successor", lambda: world.leader() not in (before, None))
+    second = world.train("second", steps=5, nodes=1, devices_per_node=1)
+    resume(leader.pid)
+    world.wait("the old leader to notice", lambda: "another worker leads" in world.worker_log(0))
+    world.wait_until_over()
+    assert processes.is_alive(leader), "a fenced leader stands by; it does not die"
+    assert world.gang(second).attempt == 1  # type: ignore[union-attr]
+    judge(world)
+
+
+def test_a_pid_given_again_is_neither_adopted_nor_killed(worlds: Callable[..., World]) -> None:
+    world = worlds()
+    world.begin()
+    run = world.train("run", steps=60, nodes=1, devices_per_node=2)
+    world.wait("a commit", lambda: (gang := world.gang(run)) and gang.last_commit_at)
+    innocent = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(120)"])
+    try:
+        with world.unwatched():
+            processes.signal_process(world.living[0], signal.SIGKILL, at="crash.test")
+            record = world.home / "gangs" / f"{run}-1" / "supervisor.json"
+            told = json.loads(record.read_text())
+            os.kill(told["process"]["pid"], signal.SIGKILL)
+            told["process"]["pid"] = innocent.pid
+            record.write_text(json.dumps(told))
+        world.wait_until_over()
+        assert innocent.poll() is None
+        assert world.gang(run).attempt == 2  # type: ignore[union-attr]
+        judge(world)
+    finally:
+        innocent.kill()
+        innocent.wait()
+
+
+@pytest.mark.parametrize("shift", [DAY, -DAY], ids=["a day ahead", "a day behind"])
+def test_a_successor_with_a_wrong_clock_lets_run_what_runs(worlds: Callable[..., World], shift: float) -> None:
+    world = worlds(may_repeat=False)
+    world.begin()
+    run = world.train("run", steps=200, nodes=2, devices_per_node=1)
+    world.wait_for_note(run, what="step", step=3)
+    with world.unwatched():
+        processes.signal_process(world.living[0], signal.SIGKILL, at="crash.test")
+        world.new_worker(**{CLOCK_SHIFT: str(shift)})
+    world.wait_until_over()
+    assert world.gang(run).attempt == 1  # type: ignore[union-attr]
+    judge(world)
+
+
+def test_no_wall_clock_fences_or_unfences_anybody(tmp_path: Path) -> None:
+    leaders, standbys = ManualClock(), ManualClock()
+    ledger = Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", clock=leaders)
+    leader = Election(ledger, "pool", "leader", 3.0, leaders)
+    standby = Election(ledger, "pool", "standby", 3.0, standbys)
+    fence = leader.step()
+    assert fence is not None
+    for jump in (DAY, -2 * DAY, 365 * DAY):
+        leaders.seconds += jump
+        standbys.seconds -= jump
+        for _ in range(5):
+            leaders.ticks += 1.0
+            standbys.ticks += 1.0
+            assert leader.step() == fence
+            assert standby.step() is None
+    ledger.close()
+
+
+def test_a_fork_server_that_died_is_started_again_by_the_next_launch(worlds: Callable[..., World]) -> None:
+    world = worlds(may_repeat=False)
+    world.begin()
+    first = world.train("first", steps=150, nodes=1, devices_per_node=1)
+    world.wait_for_note(first, what="step", step=1)
+    record = json.loads((world.home / "fork-server.json").read_text())
+    os.kill(record["process"]["pid"], signal.SIGKILL)
+    world.train("second", steps=5, nodes=1, devices_per_node=1)
+    world.wait_until_over()
+    judge(world)
+
+
+@pytest.mark.parametrize("point", ["cluster.launch", "prefect.claim.pending", "supervisor.flow.fork"])
+def test_a_launch_that_ends_after_its_reservation_expired_starts_nothing_twice(
+    worlds: Callable[..., World], point: str
+) -> None:
+    world = worlds(strike=Strike(point=point, mode="stall"), environment={"DSEC_RESERVATION": "1s"})
+    world.begin()
+    world.train("run", steps=20, nodes=2, devices_per_node=1)
+    world.wait_until_over(100)
+    assert world.was_struck
+    judge(world)
+
+
+def test_a_worker_that_cannot_write_its_ledger_goes_on_when_it_can(worlds: Callable[..., World]) -> None:
+    world = worlds(may_repeat=False)
+    world.begin()
+    run = world.train("run", steps=200, nodes=1, devices_per_node=1)
+    world.wait_for_note(run, what="step", step=3)
+    worker = world.living[0]
+    _, hard = resource.prlimit(worker.pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(worker.pid, resource.RLIMIT_FSIZE, (0, hard))
+    second = world.train("second", steps=5, nodes=1, devices_per_node=1)
+    time.sleep(4.0)
+    assert world.gang(second) is None, "its worker could write after all"
+    resource.prlimit(worker.pid, resource.RLIMIT_FSIZE, (hard, hard))
+    world.wait_until_over()
+    assert processes.is_alive(worker), "a full disk is no reason to die"
+    judge(world)
+
+
+def test_a_snapshot_that_finds_the_spool_full_costs_steps_but_no_run(worlds: Callable[..., World]) -> None:
+    world = worlds()
+    world.begin()
+    low = world.train("low", steps=120, nodes=1, devices_per_node=2, grace="5s", parameters={"full": True})
+    world.wait("low to commit", lambda: (gang := world.gang(low)) and gang.last_commit_at)
+    committed = world.gang(low).last_step  # type: ignore[union-attr]
+    world.train("urgent", steps=3, nodes=2, devices_per_node=2, priority=100)
+    world.wait_until_over()
+    begun = [note["step"] for note in world.notes(low) if note["what"] == "begin" and note["attempt"] == 2]
+    assert begun and min(begun) >= (committed or 0) > 0, "it resumes from the commit before"
+    judge(world)
+
+
+def test_a_worker_started_by_its_command_line_recovers_as_the_forked_ones_do(stage: Stage, tmp_path: Path) -> None:
+    world = World(server=stage.server, home=tmp_path, zygote=None, may_repeat=False)
+    try:
+        world.begin()
+        run = world.train("run", steps=250, nodes=2, devices_per_node=1)
+        world.wait_for_note(run, what="step", step=3)
+        world.kill_worker()
+        world.wait_until_over(90)
+        assert world.gang(run).state is GangState.ENDED  # type: ignore[union-attr]
+        judge(world)
+    finally:
+        world.close()
+    assert not processes_of(tmp_path)
