@@ -158,8 +158,8 @@ def carry_out(
 def steady_ms(world: World, policy: Policy, *, cycles: int, seed: int = SEED) -> tuple[list[float], list[float]]:
     """One gang ends, ten arrive (one may evict), again and again on a snapshot that is kept current.
 
-    The cluster is brought to rest first, so that a cycle decides about what is new and not about a backlog. Returns wall and processor
-    milliseconds of every cycle.
+    The cluster is brought to rest first, so that a cycle decides about what is new and not about a backlog.
+    Returns wall and processor milliseconds of every cycle.
     """
     dice = random.Random(seed)
     snapshot, queue = world.snapshot(), list(world.queue)
