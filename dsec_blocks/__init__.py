@@ -6,7 +6,14 @@ Names are resolved on first use, so that importing this package stays light (Pre
 """
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    # For type checkers, to which `gang` would otherwise be the submodule; at run time `__getattr__` does it.
+    from dsec_blocks.checkpoints import CheckpointStore
+    from dsec_blocks.gang import current_gang, gang, run
+    from dsec_blocks.model.errors import DsecError, Evicted
+    from dsec_blocks.pool import GpuPool
 
 __version__ = "0.1.0"
 

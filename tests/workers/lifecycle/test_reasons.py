@@ -1,11 +1,15 @@
-"""When a waiting run is told anew."""
+"""When a waiting run is told anew, and what its page says."""
+
+from typing import Any
 
 import pytest
 
+from dsec_blocks.model.gangs import GangState
 from dsec_blocks.model.reasons import Reason, ReasonCode
-from dsec_workers.lifecycle.reasons import is_news
+from dsec_workers.lifecycle.reasons import is_news, waiting_message
 from dsec_workers.lifecycle.term import Told
 from dsec_workers.scheduling.decisions import Hold
+from tests.workers.lifecycle.records import gang
 
 NOW, MONOTONIC = 1_000_000.0, 500.0
 
@@ -38,3 +42,27 @@ def _told(*, ago: float, position: int | None = None, eta_in: float | None = Non
 )
 def test_what_is_news(case: str, hold: Hold, told: Told | None, news: bool) -> None:
     assert is_news(hold, told, now=NOW, monotonic=MONOTONIC) is news, case
+
+
+def _page(outcome: dict[str, Any]) -> str:
+    waiting = gang(GangState.WAITING, outcome=outcome)
+    return waiting_message(waiting, _hold(position=2, eta_in=720), now=NOW)
+
+
+def test_a_preempted_run_that_waits_keeps_saying_who_preempted_it_and_where_it_resumes() -> None:
+    evicted = {"kind": "evicted", "reason": "Preempted by urgent (team ops, priority 90)", "last_commit_step": 120}
+    assert _page(evicted) == (
+        "Preempted by urgent (team ops, priority 90); resumes from step 120; why; 2nd in line; starts in about 12 min"
+    )
+    assert _page({**evicted, "last_commit_step": None}).startswith(
+        "Preempted by urgent (team ops, priority 90); starts over; why; "
+    )
+
+
+def test_a_run_whose_member_died_keeps_saying_so_while_it_waits_again() -> None:
+    lost = {"kind": "lost", "lost_member": 1, "member_exits": {"1": -9}, "last_commit_step": 7}
+    assert _page(lost).startswith("Member 1 died (signal 9) and its gang was stopped; resumes from step 7; why; ")
+
+
+def test_a_run_that_never_ran_says_only_why_it_waits() -> None:
+    assert _page({}) == "why; 2nd in line; starts in about 12 min"

@@ -114,6 +114,16 @@ def judge(gang: Gang, run: Run | None, *, restarts_allowed: int) -> Verdict:
     return _requeue(gang, run, restarts_allowed)
 
 
+def why_back(gang: Gang) -> str | None:
+    """What sent a waiting gang back into the line and where it goes on; None if it waits for its first start. Pure."""
+    kind = gang.outcome.get("kind")
+    if kind == "evicted":
+        return _resume_message(gang.outcome.get("reason") or "Preempted", gang.outcome)
+    if kind in ("lost", "exited"):
+        return _resume_message(_what_happened(gang.outcome), gang.outcome)
+    return None
+
+
 async def settle(term: Term, gang: Gang) -> None:
     """Tell Prefect how the gang ended, once, and let the ledger follow."""
     run = await term.api.run(gang.run_id)

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from dsec_blocks.model.gangs import Gang
+from dsec_workers.lifecycle.endings import why_back
 from dsec_workers.lifecycle.scheduled import write_scheduled
 from dsec_workers.lifecycle.term import Term, Told, waiting_name
 from dsec_workers.prefect_api import Proposal
@@ -31,6 +32,12 @@ def is_news(hold: Hold, told: Told | None, *, now: float, monotonic: float) -> b
     return _moved(told.position, hold.position) or _moved(
         None if told.eta is None else told.eta - now, None if hold.eta is None else hold.eta - now
     )
+
+
+def waiting_message(gang: Gang, hold: Hold, *, now: float) -> str:
+    """What the run's page says: first what sent it back into the line, if anything did, then why it waits. Pure."""
+    back = why_back(gang)
+    return sentence(hold, now) if back is None else f"{back}; {sentence(hold, now)}"
 
 
 async def tell(term: Term, holds: Sequence[Hold], gangs: Mapping[str, Gang]) -> None:
@@ -66,7 +73,7 @@ async def _write(term: Term, gang: Gang, hold: Hold) -> None:
     run = term.runs.get(gang.run_id)
     if run is None or run.state.type != "SCHEDULED" or gang.run_id in term.astray:
         return
-    message = sentence(hold, term.clock.now())
+    message = waiting_message(gang, hold, now=term.clock.now())
     told = Told(code=hold.reason.code, position=hold.position, eta=hold.eta, at=term.clock.monotonic())
     if run.state.message != message or run.state.name != waiting_name(run):
         present = await term.read(term.ledger.gang, gang.run_id)
