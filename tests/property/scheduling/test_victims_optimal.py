@@ -180,6 +180,7 @@ def test_in_a_crowded_cluster_many_victims_are_still_the_cheapest_set(data):
         hosts = [i for i in draw(st.permutations(range(4))) if len(free[i]) >= width][: draw(st.integers(1, 2))]
         if not hosts:
             break
+        young = draw(st.integers(0, 3)) == 3
         held.append(
             RunningGang(
                 run_id=f"r{len(held)}",
@@ -194,8 +195,8 @@ def test_in_a_crowded_cluster_many_victims_are_still_the_cheapest_set(data):
                     )
                 ),
                 submitted_at=NOW - 9000,
-                started_at=NOW - 9000 + len(held),
-                first_commit_at=NOW - 8000,
+                started_at=NOW - 10 if young else NOW - 9000 + len(held),
+                first_commit_at=None if young else NOW - 8000,
                 last_commit_at=NOW - draw(st.integers(0, 60)),
             )
         )
