@@ -7,7 +7,7 @@ means nothing: only the run itself says that it is gone.
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 import anyio
@@ -23,10 +23,13 @@ from dsec_workers.lifecycle.term import Term
 from dsec_workers.prefect_api import ApiUnavailable, Deployment, Run
 from dsec_workers.prefect_api.gateway import PAGE
 
+_T = TypeVar("_T")
+
 LOOKAHEAD_SECONDS = 30.0
 OVERLAP_SECONDS = 5.0
 POOL_SECONDS = 3.0
 """How long the pool's pause, template and queues may be out of date."""
+DEPLOYMENTS_AHEAD = 20
 INERT = GangRequest(nodes=MAX_NODES, devices_per_node=MAX_DEVICES_PER_NODE, preemptible=False)
 """Stored for an invalid request: should anybody plan it, it fits nowhere."""
 
@@ -49,6 +52,8 @@ class Intake:
     paused_queues: frozenset[str] = frozenset()
     queues: tuple[str, ...] = ()
     deployments: dict[str, Deployment] = field(default_factory=dict)
+    read_at: dict[str, float] = field(default_factory=dict)
+    """When each deployment was read (monotonic, at the request's beginning)."""
     parents: dict[str, str | None] = field(default_factory=dict)
     entered: set[str] = field(default_factory=set)
     """Runs that the ledger knows as waiting (or further), as far as this worker has seen."""
@@ -67,8 +72,9 @@ class Intake:
         after = (self.polled_at or now) - OVERLAP_SECONDS
         offset = 0
         while True:
+            began = term.clock.monotonic()
             page = await term.api.scheduled(term.pool, before=now + LOOKAHEAD_SECONDS, after=after, offset=offset)
-            await self.enter(term, page)
+            await self.enter(term, page, since=began)
             offset += len(page)
             if len(page) < PAGE:
                 break
@@ -80,8 +86,16 @@ class Intake:
         self.mentioned.clear()
         if mentioned:
             self.arrived_at = term.clock.monotonic()
-            found = [run for run in (await term.api.runs(mentioned)).values() if self._ours(term, run)]
-            await self.enter(term, [run for run in found if run.state.type == "SCHEDULED"])
+            began = term.clock.monotonic()
+            async with anyio.create_task_group() as beside:
+                # Deployments that are in use are read beside the runs, since one may just have been redeployed.
+                beside.start_soon(self._read_ahead, term)
+                answer = await _caught(term.api.runs(mentioned))
+            if isinstance(answer, ApiUnavailable):
+                self.mentioned |= set(mentioned)
+                raise answer
+            found = [run for run in answer.values() if self._ours(term, run)]
+            await self.enter(term, [run for run in found if run.state.type == "SCHEDULED"], since=began)
             for run in found:
                 if run.state.type != "SCHEDULED":
                     await self.observe(term, run)
@@ -107,22 +121,25 @@ class Intake:
         deployment = await self._deployment(term, run)
         return deployment.raw if deployment else None
 
-    async def enter(self, term: Term, found: Iterable[Run]) -> None:
-        """Put due runs into the ledger as waiting gangs; set a timer for those that are not due yet."""
+    async def enter(self, term: Term, found: Iterable[Run], *, since: float) -> None:
+        """Put due runs into the ledger as waiting gangs; set a timer for those that are not due yet.
+
+        `since` is when reading them began (monotonic): a deployment read after that is as new as they are.
+        """
         now = term.clock.now()
         due = []
         for run in found:
             if run.due is not None and run.due > now:
-                term.wake.at(run.due)
+                term.poll_wake.at(run.due)
             elif run.state.type == "SCHEDULED":
                 due.append(run)
         if not due:
             return
         async with self.entering:
-            await self._enter_due(term, due)
+            await self._enter_due(term, due, since)
 
-    async def _enter_due(self, term: Term, due: Sequence[Run]) -> None:
-        await self._read_deployments(term, due)
+    async def _enter_due(self, term: Term, due: Sequence[Run], since: float) -> None:
+        await self._read_deployments(term, due, since)
         teams = await term.read(term.ledger.teams, term.pool)
         gangs: dict[str, Gang] = {}
         for run in due:
@@ -194,9 +211,10 @@ class Intake:
         unfinished = dict.fromkeys(self.queues, 0)
         while unfinished:
             for queue, offset in list(unfinished.items()):
+                began = term.clock.monotonic()
                 page = await term.api.scheduled(term.pool, before=now + LOOKAHEAD_SECONDS, queue=queue, offset=offset)
                 seen |= {run.id for run in page}
-                await self.enter(term, page)
+                await self.enter(term, page, since=began)
                 if len(page) < PAGE:
                     del unfinished[queue]
                 else:
@@ -231,11 +249,26 @@ class Intake:
         self.paused_queues = frozenset(queue.name for queue in queues if queue.paused)
         self.pool_read_at = term.clock.monotonic()
 
-    async def _read_deployments(self, term: Term, runs: Iterable[Run]) -> None:
-        """A deployment may have been redeployed since: its copy lives for one batch of new runs."""
-        wanted = {run.deployment_id for run in runs if run.deployment_id and run.id not in self.entered}
-        if wanted:
-            self.deployments |= await term.api.deployments(sorted(wanted))
+    async def _read_deployments(self, term: Term, runs: Iterable[Run], since: float) -> None:
+        """Read what new runs inherit, unless it was read after they were: it may have been deployed anew."""
+        wanted = {
+            run.deployment_id
+            for run in runs
+            if run.deployment_id and run.id not in self.entered and self.read_at.get(run.deployment_id, -1.0) < since
+        }
+        await self._read_again(term, sorted(wanted))
+
+    async def _read_ahead(self, term: Term) -> None:
+        await _caught(self._read_again(term, list(self.deployments)[-DEPLOYMENTS_AHEAD:]))
+
+    async def _read_again(self, term: Term, deployment_ids: Sequence[str]) -> None:
+        if not deployment_ids:
+            return
+        began = term.clock.monotonic()
+        for deployment_id, deployment in (await term.api.deployments(deployment_ids)).items():
+            self.deployments.pop(deployment_id, None)
+            self.deployments[deployment_id] = deployment  # last in order: last used
+            self.read_at[deployment_id] = began
 
     async def _deployment(self, term: Term, run: Run) -> Deployment | None:
         if run.deployment_id is None:
@@ -274,3 +307,11 @@ _ENTERABLE = frozenset({GangState.WAITING, GangState.ENDED})
 
 def _unknown_team(queue: str, teams: Mapping[str, Team]) -> str:
     return f"unknown team {queue}; teams are {', '.join(sorted(teams))}; `dsec team add {queue}`"
+
+
+async def _caught(asked: Awaitable[_T]) -> _T | ApiUnavailable:
+    """The answer, or the failure as a value: a task group would wrap it."""
+    try:
+        return await asked
+    except ApiUnavailable as error:
+        return error

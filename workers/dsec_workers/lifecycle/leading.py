@@ -84,7 +84,10 @@ class Leading:
             async with anyio.create_task_group() as group:
                 loop = self._begin(fence, group, group.cancel_scope.cancel)
                 await adopt(loop.term)
+                await loop.poll()
+                await loop.settle()
                 await loop.plan()
+                await loop.settle()
                 await loop.carry()
                 await loop.settle()
         finally:
@@ -96,9 +99,11 @@ class Leading:
             group.start_soon(self._beat, election, fence, loop.term)
             await self._adopt(loop.term)
             group.start_soon(self._follow, loop.term)
-            group.start_soon(self._listen, loop.intake, loop.term)
+            group.start_soon(self._listen, loop.term)
             group.start_soon(log_shipping.ship, loop.term)
             group.start_soon(loop.run_carry)
+            group.start_soon(loop.run_watch)
+            group.start_soon(loop.run_poll)
             group.start_soon(loop.run_plan)
             await self.drain.wait()
             loop.term.draining = True
@@ -119,6 +124,10 @@ class Leading:
             wake.ring()
             carry_wake.ring()
 
+        def mention(run_id: str) -> None:
+            intake.mentioned.add(run_id)
+            term.watch_wake.ring()
+
         intake = Intake(observe=cancellations.heard, client=self.client)
         term = Term(
             pool=self.pool,
@@ -131,11 +140,13 @@ class Leading:
             errands=Errands(group, clock=self.clock, log=self.log, done=ring, fenced=lost),
             wake=wake,
             carry_wake=carry_wake,
+            watch_wake=Wake(self.clock),
+            poll_wake=Wake(self.clock),
             lost=lost,
             log=self.log,
             launch_settings=lambda run: self.launch_settings(intake, term, run),
             left=intake.left,
-            mention=intake.mentioned.add,
+            mention=mention,
             logs_of=self.logs_of,
             arrived_at=lambda: intake.arrived_at,
         )
@@ -152,7 +163,7 @@ class Leading:
         while True:
             try:
                 await adopt(term)
-            except DsecError as error:
+            except (DsecError, OSError) as error:
                 self.log.warning("adoption will be tried again: %s", error)
                 await anyio.sleep(BEAT_SECONDS)
             else:
@@ -167,14 +178,10 @@ class Leading:
             await anyio.sleep(BEAT_SECONDS)
             await self._adopt(term)
 
-    async def _listen(self, intake: Intake, term: Term) -> None:
-        def heard(event: str, run_id: str) -> None:
-            intake.mentioned.add(run_id)
-            term.wake.ring()
-
+    async def _listen(self, term: Term) -> None:
         while (pool_id := self.pool_id()) is None:  # noqa: ASYNC110 - Prefect sets it without telling
             await anyio.sleep(BEAT_SECONDS)
-        await listen(pool_id, heard, self.log)
+        await listen(pool_id, lambda _, run_id: term.mention(run_id), self.log)
 
     async def _step(self, election: Election) -> Fence | None:
         try:

@@ -1,8 +1,9 @@
 """The worker's loop, and its step: read, compare, act, write down; anything that is not finished comes round again.
 
-Two steps share a term. `carry` needs only the ledger and the cluster: it moves reserved, evicting and leaving gangs
-on, and keeps doing so while the Prefect API is away. `plan` reads Prefect and admits. Neither ends because something
-fails; only losing the lease, or a drain, ends a term.
+Four steps share a term, each in its own task, so that a slow answer holds up nobody else. `watch` and `poll` read
+Prefect into the ledger; `plan` decides from the ledger; `carry` moves reserved, evicting and leaving gangs on, and
+keeps doing so while the Prefect API is away. None ends because something fails; only losing the lease, or a drain,
+ends a term.
 """
 
 from collections.abc import Awaitable, Callable
@@ -23,6 +24,7 @@ HOLDERS_SECONDS = 3.0
 ACCRUE_SECONDS = 5.0
 NODES_SECONDS = 5.0
 CARRY_SECONDS = 1.0
+WATCH_SECONDS = 5.0
 LEDGER_PAUSE_SECONDS = 0.5
 
 
@@ -44,11 +46,23 @@ class Loop:
             await self._guarded("carry", self.carry)
             await self.term.carry_wake.wait(CARRY_SECONDS)
 
+    async def run_watch(self) -> None:
+        """Read the runs that events named, as soon as they do, for ever."""
+        while True:
+            await self._guarded("watch", self.watch)
+            await self.term.watch_wake.wait(WATCH_SECONDS)
+
+    async def run_poll(self) -> None:
+        """Read Prefect by the clock, for ever."""
+        while True:
+            await self._guarded("poll", self.poll)
+            self.polled()
+            await self.term.poll_wake.wait(self.term.settings.poll_seconds)
+
     async def run_plan(self) -> None:
-        """Read Prefect and plan, for ever."""
+        """Plan whenever something happened, until the drain."""
         while not self.term.draining:
             await self._guarded("plan", self.plan)
-            self.polled()
             await self.term.wake.wait(self.term.settings.poll_seconds)
 
     async def settle(self) -> None:
@@ -93,23 +107,32 @@ class Loop:
             await term.write(term.ledger.accrue, now)
         await term.log_decisions()
 
+    async def watch(self) -> None:
+        """Take in the runs that events named."""
+        if not self.api_away and await self._asking(self.intake.reread, self.term):
+            self.term.wake.ring()
+
+    async def poll(self) -> None:
+        """Take in what became due, and find runs that were cancelled or ended under their gangs."""
+        term = self.term
+        if not await self._asking(self.intake.poll, term):
+            return
+        term.wake.ring()
+        await self._asking(cancellations.look, term)
+        if self._due("holders", HOLDERS_SECONDS):
+            holders = await term.read(term.ledger.gangs, term.pool, HOLDING_STATES)
+            if holders:
+                await self._asking(cancellations.look_at_holders, term, holders)
+
     async def plan(self) -> None:
-        """Read what changed in Prefect, decide, and start what was decided."""
+        """Decide, and start what was decided. Reads the ledger only: what Prefect says is in it already."""
         term = self.term
         if self._due("nodes", NODES_SECONDS):
             self.planning.nodes = await term.cluster.nodes()
             await term.write(term.ledger.put_nodes, self.planning.nodes)
-        if self.api_away or self._due("poll", term.settings.poll_seconds):
-            await self._asking(self.intake.poll, term)
-            if not self.api_away:
-                await self._asking(cancellations.look, term)
-        if not self.api_away:
-            await self._asking(self.intake.reread, term)
         gangs = {gang.run_id: gang for gang in await term.read(term.ledger.gangs, term.pool, _ALIVE)}
-        holders = [gang for gang in gangs.values() if gang.state in HOLDING_STATES]
-        if holders and not self.api_away and self._due("holders", HOLDERS_SECONDS):
-            await self._asking(cancellations.look_at_holders, term, holders)
         for run_id in list(term.astray):
+            term.astray.discard(run_id)
             term.errands.start(run_id, "cancel", cancellations.look_astray, term, run_id)
         drained = await wishes.fulfil(term, gangs)
         if drained:
@@ -139,19 +162,22 @@ class Loop:
         await claims.undo(self.term, gang, self.term.runs.get(gang.run_id) or await self.term.api.run(gang.run_id),
                           why="its reservation expired before it could start")  # fmt: skip
 
-    async def _asking(self, ask: Callable[..., Awaitable[None]], *args: object) -> None:
+    async def _asking(self, ask: Callable[..., Awaitable[None]], *args: object) -> bool:
+        """Whether the API answered; if not, nothing new is admitted until it does."""
         try:
             await ask(*args)
         except ApiUnavailable as error:
             if not self.api_away:
                 self.term.log.warning("the Prefect API is away; running gangs run on: %s", error)
             self.api_away = True
+            return False
         except ApiRefused as error:
             self.term.log.error("the Prefect API refused a read: %s", error)
-        else:
-            if self.api_away:
-                self.term.log.info("the Prefect API answers again")
-            self.api_away = False
+            return False
+        if self.api_away:
+            self.term.log.info("the Prefect API answers again")
+        self.api_away = False
+        return True
 
     async def _guarded(self, name: str, step: Callable[[], Awaitable[None]]) -> None:
         try:

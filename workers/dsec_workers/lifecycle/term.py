@@ -66,6 +66,10 @@ class Term:
     """Wakes the planning step."""
     carry_wake: Wake
     """Wakes the carrying step."""
+    watch_wake: Wake
+    """Wakes the reading of runs that events named."""
+    poll_wake: Wake
+    """Wakes the poll; known due times are its alarms."""
     lost: Callable[[], None]
     """Ends the term: another worker leads."""
     log: Log
