@@ -85,6 +85,9 @@ class Transactions:
             yield self._open.connection
             return
         with self._explained(), self._engine.connect() as connection:
+            if self._engine.dialect.name == "postgresql":
+                # Its default gives each statement a state of its own; SQLite's transactions keep the first.
+                connection = connection.execution_options(isolation_level="REPEATABLE READ")
             yield connection.execution_options(dsec_read_only=True)
 
     @contextmanager
