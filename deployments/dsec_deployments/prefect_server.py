@@ -28,12 +28,16 @@ def local_url(port: int) -> str:
     return f"http://{HOST}:{port}/api"
 
 
-def environment(home: Path) -> dict[str, str]:
-    """The settings of our own server, on top of the machine's environment."""
+def environment(home: Path, *, port: int) -> dict[str, str]:
+    """The settings of our own server, on top of the machine's environment.
+
+    The pages of the UI ask the API at an address that the server tells them; it is not derived from `--port`.
+    """
     data = home / "prefect"
     return {
         "PREFECT_HOME": str(data),
         "PREFECT_API_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{data / 'prefect.db'}",
+        "PREFECT_SERVER_UI_API_URL": local_url(port),
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
         "PREFECT_CLI_PROMPT": "false",
@@ -54,7 +58,7 @@ def start(home: Path, *, port: int, clock: Clock, progress: Callable[[str], None
     (home / "prefect").mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "prefect", "server", "start", "--host", HOST, "--port", str(port)]
     log = home / "logs" / "prefect-server.log"
-    server = background.start(home, "prefect-server", command, environment=environment(home), log=log)
+    server = background.start(home, "prefect-server", command, environment=environment(home, port=port), log=log)
     api = PrefectApi(local_url(port))
     began = clock.monotonic()
     while not api.answers():

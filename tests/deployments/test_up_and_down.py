@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from dsec_blocks.gateways import processes
@@ -85,6 +86,12 @@ def test_up_again_finds_everything_there(home: Path) -> None:
     assert "worker: runs" in done.stderr
     assert set(before) <= set(alive_in(home))
     assert dsec("status", home=home).returncode == 0
+
+
+def test_the_pages_of_a_server_on_another_port_are_told_where_its_api_is(home: Path) -> None:
+    up = json.loads((home / "up.json").read_text())
+    server = up["prefect_api_url"].removesuffix("/api")
+    assert httpx.get(f"{server}/ui-settings", timeout=10).json()["api_url"] == up["prefect_api_url"]
 
 
 def test_what_can_never_fit_is_refused_by_deploy_in_one_line(home: Path) -> None:

@@ -39,12 +39,16 @@ class Recording:
 
     began: float
     devices: list[str] = field(default_factory=list)
+    labels: dict[str, str] = field(default_factory=dict)
+    """By device: what a person calls it."""
     spans: list[Span] = field(default_factory=list)
     waits: list[Wait] = field(default_factory=list)
     losses: dict[str, dict[int, float]] = field(default_factory=dict)
     """By curve: step → loss."""
     marks: list[tuple[float, str]] = field(default_factory=list)
     """Moments worth a line in the plots."""
+    resumes_at: int | None = None
+    """The step from which the evicted run goes on."""
 
     def mark(self, at: float, text: str) -> None:
         """Note a moment."""
@@ -88,6 +92,9 @@ class Recorder:
         if not self._recording.devices:
             nodes = self._ledger.nodes(self._pool)
             self._recording.devices = [device.uuid for node in nodes for device in node.devices]
+            self._recording.labels = {
+                device.uuid: f"{node.name} · GPU {device.index}" for node in nodes for device in node.devices
+            }
         held = {
             (holding.device, names.get(holding.run_id, holding.run_id), holding.attempt)
             for holding in self._ledger.holders(self._pool)

@@ -165,7 +165,7 @@ def the_fine_tune_gives_way(stage: Stage) -> None:
         remark=message,
     )
     gang = stage.gang(finetune)
-    stage.notes["resumes at"] = gang.last_step if gang else None
+    stage.recording.resumes_at = gang.last_step if gang else None
 
 
 def a_cancel_races_a_reason(stage: Stage) -> None:
@@ -193,7 +193,7 @@ def the_worker_is_killed(stage: Stage) -> None:
     finetune = stage.runs["finetune"]
     stage.wait_running(finetune, seconds=60)
     stage.wait(
-        "the fine-tune to make steps again", lambda: _last_step(stage) > (stage.notes["resumes at"] or 0), seconds=40
+        "the fine-tune to make steps again", lambda: _last_step(stage) > (stage.recording.resumes_at or 0), seconds=40
     )
     worker = backgrounds.find(stage.home, "worker")
     if worker is None:

@@ -1,5 +1,6 @@
 """The show: set the stage, play the scenes in order, print the claims, write the report, leave nothing running."""
 
+import dataclasses
 import json
 import os
 import signal
@@ -88,6 +89,8 @@ def _conclude(home: Path, stage: Stage) -> None:
     stage.claims.save(home / "claims.json")
     cast = json.dumps({name: run.id for name, run in stage.runs.items()}, indent=1)
     files.write(home / "cast.json", cast.encode(), at="demo.cast.write")
+    recording = json.dumps(dataclasses.asdict(stage.recording), indent=1)
+    files.write(home / "recording.json", recording.encode(), at="demo.recording.write")
     write_report(home / "report.html", stage.recording, stage.claims.made)
 
 
