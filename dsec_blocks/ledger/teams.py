@@ -11,19 +11,28 @@ from dsec_blocks.model.errors import LedgerError, UnknownTeam
 from dsec_blocks.model.teams import DEFAULT_TEAM, Team
 
 _teams = schema.teams
-_UNSET_DEFAULT = Team(name=DEFAULT_TEAM, nominal_devices=0)
+_devices = schema.devices
 
 
 class Teams(Transactions):
     """Written by the command line, read by the leader each cycle."""
 
     def teams(self, pool: str) -> dict[str, Team]:
-        """Teams of `pool` by name. `default` is always one: without quota, borrowing whatever is idle, until set."""
+        """Teams of `pool` by name.
+
+        `default` is always one. Until it is set it is entitled to the devices that no other team is, and borrows
+        whatever is idle, so that a pool without teams needs none.
+        """
         columns = [column for column in _teams.c if column.name != "pool"]
         with self.reading() as connection:
             rows = connection.execute(sa.select(*columns).where(_teams.c.pool == pool).order_by(_teams.c.name))
             known = {row["name"]: Team(**row) for row in rows.mappings()}
-        return {DEFAULT_TEAM: _UNSET_DEFAULT} | known
+            if DEFAULT_TEAM in known:
+                return known
+            count = sa.select(sa.func.count()).select_from(_devices).where(_devices.c.pool == pool)
+            devices = connection.execute(count).scalar_one()
+        left = max(0, devices - sum(team.nominal_devices for team in known.values()))
+        return {DEFAULT_TEAM: Team(name=DEFAULT_TEAM, nominal_devices=left)} | known
 
     def put_team(self, pool: str, team: Team) -> None:
         """Add `team`, or replace what is known of it. Raises `LedgerError` for a quota or weight that means nothing."""

@@ -24,6 +24,15 @@ def test_a_pool_always_has_the_default_team(ledger: Ledger) -> None:
     assert ledger.teams(POOL) == {"default": Team(name="default", nominal_devices=0)}
 
 
+def test_the_default_team_is_entitled_to_the_devices_that_no_other_team_is(ledger: Ledger, fence: Fence) -> None:
+    ledger.put_nodes(fence, NODES)
+    assert ledger.teams(POOL)["default"].nominal_devices == 2
+    ledger.put_team(POOL, Team(name="ml", nominal_devices=1))
+    assert ledger.teams(POOL)["default"].nominal_devices == 1
+    ledger.put_team(POOL, Team(name="web", nominal_devices=9))
+    assert ledger.teams(POOL)["default"].nominal_devices == 0
+
+
 def test_teams_are_added_replaced_and_removed(ledger: Ledger) -> None:
     ml = Team(name="ml", nominal_devices=8, borrow_devices=4, weight=2.0, highest_priority=50)
     ledger.put_team(POOL, replace(ml, weight=1.0))
