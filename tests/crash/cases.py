@@ -24,12 +24,12 @@ ALWAYS = (
     "prefect.requeue.pid", "prefect.requeue.write", "ledger.requeue", "ledger.end", "ledger.take_lease",
 )  # fmt: skip
 """The points on whose exactness everything rests: one mode of each runs in every `make test`, the next one next day."""
-ROTATING = 16
+ROTATING = 12
 """How many of the other points a `make test` strikes besides."""
 
 REPLACES_THE_PROCESS = frozenset({"flow.exec", "rank.exec"})
 """Nothing comes after an exec that succeeds, so `kill_after` and `lost` cannot be."""
-IN_USER_CODE = ("gang.", "rank.", "checkpoint.spool.", "checkpoint.head.", "checkpoint.retention.")
+IN_USER_CODE = ("gang.", "rank.", "flow.exec", "checkpoint.spool.", "checkpoint.head.", "checkpoint.retention.")
 """Points in the processes that run a user's code: what fails there may fail the run, as any I/O error of theirs."""
 ONLY = {"checkpoint.head.prune": "takeover"}
 """Points that other stories reach as well, but not for certain."""
@@ -106,7 +106,7 @@ def todays(number: int) -> list[Case]:
     """The rotating part: each of `ALWAYS` in one mode, and the next few of the others.
 
     With every seed the modes of a point advance by one, so five days in a row see all modes of `ALWAYS`, and about
-    six days every other point.
+    a week every other point.
     """
     by_point: dict[str, list[Case]] = {}
     for case in matrix():

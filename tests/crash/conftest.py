@@ -12,8 +12,8 @@ from tests.crash.play import Outcome, Stage
 from tests.crash.world import Zygote
 from tests.fixtures.prefect import PrefectServer
 
-JOBS = int(os.environ.get("DSEC_CRASH_JOBS") or 2)
-"""Cases at a time: half of a case is waiting."""
+JOBS = int(os.environ.get("DSEC_CRASH_JOBS") or 3)
+"""Cases at a time on two cores: most of a case is waiting."""
 
 
 @pytest.fixture(scope="session")

@@ -25,6 +25,7 @@ from tests.fixtures.clock import ManualClock
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 DAY = 86_400.0
+ROOM_FOR_A_LOG = 64 * 1024
 
 
 @pytest.fixture
@@ -150,7 +151,9 @@ def test_a_worker_that_cannot_write_its_ledger_goes_on_when_it_can(worlds: Calla
     world.wait_for_note(run, what="step", step=3)
     worker = world.living[0]
     _, hard = resource.prlimit(worker.pid, resource.RLIMIT_FSIZE)
-    resource.prlimit(worker.pid, resource.RLIMIT_FSIZE, (0, hard))
+    wal = (world.home / "ledger.db-wal").stat().st_size
+    assert wal > ROOM_FOR_A_LOG, "nothing would fail"
+    resource.prlimit(worker.pid, resource.RLIMIT_FSIZE, (ROOM_FOR_A_LOG, hard))
     second = world.train("second", steps=5, nodes=1, devices_per_node=1)
     time.sleep(4.0)
     assert world.gang(second) is None, "its worker could write after all"
@@ -163,7 +166,7 @@ def test_a_worker_that_cannot_write_its_ledger_goes_on_when_it_can(worlds: Calla
 def test_a_snapshot_that_finds_the_spool_full_costs_steps_but_no_run(worlds: Callable[..., World]) -> None:
     world = worlds()
     world.begin()
-    low = world.train("low", steps=120, nodes=1, devices_per_node=2, grace="5s", parameters={"full": True})
+    low = world.train("low", steps=400, nodes=1, devices_per_node=2, grace="5s", parameters={"full": True})
     world.wait("low to commit", lambda: (gang := world.gang(low)) and gang.last_commit_at)
     committed = world.gang(low).last_step  # type: ignore[union-attr]
     world.train("urgent", steps=3, nodes=2, devices_per_node=2, priority=100)
