@@ -110,7 +110,7 @@ def submit(api: PrefectApi, deployment: str, name: str, *, team: str = "research
 
 def gang(run: str) -> dict[str, Any]:
     """What `dsec explain` says of the run's gang; nothing if it is not known yet."""
-    command = [DSEC, "explain", run, "--json"]
+    command = [str(DSEC), "explain", run, "--json"]
     done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, check=False)
     return (json.loads(done.stdout)["gang"] or {}) if done.returncode == 0 else {}
 
@@ -130,7 +130,7 @@ def until(what: str, reached: Callable[[], bool]) -> None:
 
 
 def environment() -> dict[str, str]:
-    """This process's environment, pointed at the demo."""
+    """The environment, pointed at the demo."""
     others = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "DSEC_"))}
     return {**others, "DSEC_HOME": str(HOME)}
 

@@ -33,8 +33,11 @@ def deploy(
     from dsec_deployments import deployment
     from dsec_deployments.cli.output import console, messages
     from dsec_deployments.cli.session import session
+    from dsec_deployments.prefect_api import configured
 
     with session(pool) as s:
+        # Prefect's own command does not know the server that `dsec up` started.
+        server = "" if configured("PREFECT_API_URL") == s.prefect.url else f"PREFECT_API_URL={s.prefect.url} "
         ours = s.installation.changed(prefect_api_url=s.prefect.url)
         s.prefect.get("health")
 
@@ -55,5 +58,5 @@ def deploy(
                     ledger=s.ledger,
                 )
         for deployed in names:
-            console.print(f"deployed [bold]{deployed}[/]; run it with: prefect deployment run '{deployed}'")
+            console.print(f"deployed [bold]{deployed}[/]; run it with: {server}prefect deployment run '{deployed}'")
         console.print(f"or from {s.prefect.ui_url}/deployments")

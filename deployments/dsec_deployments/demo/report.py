@@ -23,8 +23,8 @@ body { font: 16px/1.5 system-ui, sans-serif; color: #1f2933; max-width: 1140px; 
 h1 { font-size: 1.6rem; margin-bottom: .2rem } h2 { font-size: 1.15rem; margin: 2rem 0 0 }
 p { max-width: 50rem; color: #52606d; margin: .3rem 0 .8rem } table { border-collapse: collapse; width: 100% }
 td, th { text-align: left; padding: .16rem .8rem .16rem 0; border-bottom: 1px solid #e4e7eb; font-size: .92rem }
-td.n, th.n { text-align: right; font-variant-numeric: tabular-nums } td small { color: #7b8794 }
-.yes { color: #0b7a4b } .no { color: #c81e1e }
+td.n, th.n { text-align: right; font-variant-numeric: tabular-nums }
+td small { color: #7b8794 } td:last-child { white-space: nowrap } .yes { color: #0b7a4b } .no { color: #c81e1e }
 """
 _CAST = {
     "finetune": "#0b7a4b",
@@ -109,7 +109,7 @@ def timeline(recording: Recording) -> go.Figure:
         shown.add(group)
     rows = [recording.labels.get(device, device) for device in recording.devices]
     levels = _mark(figure, recording)
-    margin = {**_LAYOUT["margin"], "t": 16 + 18 * levels, "b": 110}
+    margin = {**_LAYOUT["margin"], "t": 24 + 18 * levels, "b": 100}
     height = margin["t"] + margin["b"] + 24 * max(len(rows), 1)
     legend = {"orientation": "h", "yref": "container", "y": 0.01, "yanchor": "bottom"}
     figure.update_layout(barmode="overlay", height=height, **{**_LAYOUT, "margin": margin}, legend=legend)
@@ -167,11 +167,13 @@ def loss(recording: Recording) -> go.Figure:
         figure.add_vline(
             x=recording.resumes_at,
             line={"width": 1, "dash": "dash", "color": "#52606d"},
-            annotation={"text": f"evicted, resumes from step {recording.resumes_at}", "font": {"size": 12}},
+            annotation={"text": f"evicted; resumes from step {recording.resumes_at}", "font": {"size": 12}},
+            annotation_position="top left",
         )
-    legend = {"x": 0.99, "y": 0.98, "xanchor": "right", "yanchor": "top"}
-    figure.update_layout(height=380, **{**_LAYOUT, "margin": {"l": 70, "r": 24, "t": 24, "b": 48}}, legend=legend)
-    figure.update_xaxes(title="step")
+    legend = {"orientation": "h", "yref": "container", "y": 0.01, "yanchor": "bottom"}
+    figure.update_layout(height=400, **{**_LAYOUT, "margin": {"l": 70, "r": 24, "t": 24, "b": 90}}, legend=legend)
+    last = max((step for curve in recording.losses.values() for step in curve), default=1)
+    figure.update_xaxes(title="step", range=[0, last + 1])
     figure.update_yaxes(title="training loss (log scale)", type="log", dtick="D2", tickformat=".2~g")
     return figure
 
@@ -191,13 +193,16 @@ def _mark(figure: go.Figure, recording: Recording) -> int:
     taken: list[float] = []
     for at, text in recording.marks:
         x = at - recording.began
-        level = next((i for i, until in enumerate(taken) if until <= x), len(taken))
-        until = x + (_LABEL_PIXELS * len(text) + 14) / _pixels_a_second(recording)
-        taken[level : level + 1] = [until]
+        width = (_LABEL_PIXELS * len(text) + 14) / _pixels_a_second(recording)
+        to_the_left = x + width > _length(recording)
+        begin = x - width if to_the_left else x
+        level = next((i for i, until in enumerate(taken) if until <= begin), len(taken))
+        taken[level : level + 1] = [begin + width]
         figure.add_vline(x=x, line={"width": 1, "dash": "dot", "color": "#1f2933"})
         figure.add_annotation(
-            x=x, y=1, yref="paper", yshift=9 + 18 * level, xshift=-3, xanchor="left", showarrow=False,
-            text="▾ " + escape(text), font={"size": 12},
+            x=x, y=1, yref="paper", yanchor="bottom", yshift=18 * level, showarrow=False, font={"size": 12},
+            xanchor="right" if to_the_left else "left", xshift=5 if to_the_left else -5,
+            text=f"{escape(text)} ▾" if to_the_left else f"▾ {escape(text)}",
         )  # fmt: skip
     return len(taken)
 

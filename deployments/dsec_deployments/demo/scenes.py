@@ -26,7 +26,7 @@ from dsec_workers.scheduling.snapshot import RunningGang
 STEPS = 200
 SHORT = 60
 """Steps of a reference run that only has to differ."""
-STEP_SECONDS = 0.15
+STEP_SECONDS = 0.2
 SMALL_GANGS = 20
 LOW_PRIORITY = 40
 """Of the gangs that give way: above the small ones, which fill what is left, and below the urgent ones."""

@@ -26,7 +26,7 @@ async def publish_run_report(term: Term, run_id: str) -> None:
         return
     try:
         await term.api.artifact(
-            key=f"dsec-run-{run_id}",
+            key="dsec-run-report",
             kind="markdown",
             data=run_report(gang, now=term.clock.now()),
             description=f"How {gang.name} got its GPUs",
@@ -37,25 +37,22 @@ async def publish_run_report(term: Term, run_id: str) -> None:
 
 
 def run_report(gang: Gang, *, now: float) -> str:
-    """The report as markdown: waits, devices, evictions, device-seconds of the last attempt."""
+    """The report as markdown: waits, devices, evictions, device-seconds of the last attempt.
+
+    The gang has ended, so where it sat is known no more; how much it held is.
+    """
     lines = [f"# {gang.name}", "", f"Asked for **{gang.request.describe()}** in team **{gang.team}**.", ""]
     rows: list[tuple[str, str]] = [("attempts", str(gang.attempt))]
     if gang.launched_at is not None:
         rows.append(("from due to the last start", format_duration(gang.launched_at - gang.eligible_at)))
         ran = float(gang.outcome.get("at") or now) - gang.launched_at
         rows.append(("last attempt ran", format_duration(ran)))
-        rows.append(("device-seconds of the last attempt", f"{ran * _devices(gang):.0f}"))
+        rows.append(("device-seconds of the last attempt", f"{ran * gang.request.devices:.0f}"))
     rows.append(("evictions", str(gang.evictions)))
     rows.append(("restarts after a failure of the machine", str(gang.infrastructure_restarts)))
     if gang.last_step is not None:
         rows.append(("last committed step", str(gang.last_step)))
     lines += ["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows), ""]
-    if gang.placement is not None and gang.placement.members:
-        lines += ["| member | node | GPUs |", "|---|---|---|"]
-        lines += [
-            f"| {index} | {member.node} | {', '.join(member.devices) or 'none'} |"
-            for index, member in enumerate(gang.placement.members)
-        ]
     return "\n".join(lines)
 
 
@@ -78,10 +75,6 @@ def pool_map(nodes: Sequence[Node], holdings: Sequence[Holding], names: dict[str
             }
         )
     return table
-
-
-def _devices(gang: Gang) -> int:
-    return len(gang.placement.devices) if gang.placement is not None else 0
 
 
 async def publish_pool_map(term: Term, nodes: Sequence[Node], gangs: Mapping[str, Gang]) -> None:
