@@ -6,6 +6,7 @@ run's page. Best effort: positions are kept in memory, and a takeover ships from
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,15 +30,15 @@ class Tail:
 
     positions: dict[Path, int] = field(default_factory=dict)
 
-    def read(self, directory: Path) -> list[tuple[str, str]]:
-        """New whole lines of the ranks' logs in `directory`, each with its file's name."""
+    def read(self, directory: Path, *, last: bool = False) -> list[tuple[str, str]]:
+        """New whole lines of the ranks' logs in `directory`, each with its file's name; at `last`, all there is."""
         lines = []
         for path in sorted(directory.glob("rank-*.log")) + sorted(directory.glob("member-*.log")):
             position = self.positions.get(path, 0)
             with path.open("rb") as file:
                 file.seek(position)
                 chunk = file.read(LARGEST_READ_BYTES)
-            end = chunk.rfind(b"\n") + 1
+            end = len(chunk) if last else chunk.rfind(b"\n") + 1
             if end == 0 and len(chunk) < LARGEST_READ_BYTES:
                 continue
             whole = chunk[: end or len(chunk)]
@@ -45,6 +46,8 @@ class Tail:
             for line in whole.decode(errors="replace").splitlines():
                 if line.strip():
                     lines.append((path.stem, line[:LONGEST_LINE]))
+            if last:
+                self.positions.pop(path, None)
         return lines
 
 
@@ -61,15 +64,19 @@ async def ship(term: Term) -> None:
 
 async def _ship_once(term: Term, tail: Tail) -> None:
     gangs = await term.read(term.ledger.gangs, term.pool, HOLDING_STATES | {GangState.LEAVING})
-    for gang in gangs:
-        directory = term.logs_of(key_of(gang))
+    over = frozenset(term.last_words)
+    for key in sorted({key_of(gang) for gang in gangs} | over):
+        directory = term.logs_of(key)
         if directory is None or not directory.is_dir():
+            term.last_words.discard(key)
             continue
-        lines = await anyio.to_thread.run_sync(tail.read, directory)
+        lines = await anyio.to_thread.run_sync(partial(tail.read, directory, last=key in over))
         now = datetime.fromtimestamp(term.clock.now(), tz=UTC).isoformat()
         entries: list[dict[str, Any]] = [
-            {"name": f"dsec.{name}", "level": LEVEL, "message": line, "timestamp": now, "flow_run_id": gang.run_id}
+            {"name": f"dsec.{name}", "level": LEVEL, "message": line, "timestamp": now, "flow_run_id": key.run_id}
             for name, line in lines
         ]
         for start in range(0, len(entries), LINES_A_REQUEST):
             await term.api.logs(entries[start : start + LINES_A_REQUEST])
+        if key in over:
+            term.last_words.discard(key)

@@ -103,6 +103,8 @@ class Term:
     decisions: list[Decision] = field(default_factory=list)
     ended: list[str] = field(default_factory=list)
     """Runs whose report is still to be published."""
+    last_words: set[GangKey] = field(default_factory=set)
+    """Attempts that are over and whose last output may not have been shipped."""
     yielding_since: float | None = None
     published_map: list[dict[str, Any]] | None = None
 
@@ -161,6 +163,7 @@ class Term:
         """Drop what is remembered of an attempt that is over."""
         for memory in (self.notices, self.noticed_at, self.admitted_at, self.stopped_for):
             memory.pop(key, None)
+        self.last_words.add(key)
         self.leaving_soon.discard(key)
         self.stopping.discard(key)
 

@@ -1,0 +1,52 @@
+"""What the ranks print reaches the run's logs, the last words before the end included."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from dsec_blocks.model.gangs import Gang
+from dsec_workers.clusters.protocol import GangKey
+from dsec_workers.lifecycle.log_shipping import Tail, _ship_once
+from tests.fixtures.clock import ManualClock
+from tests.workers.lifecycle.records import gang
+
+
+class Pool:
+    """As much of a term as shipping looks at: the gangs that run, and what was sent."""
+
+    def __init__(self, directory: Path) -> None:
+        self.gangs: list[Gang] = [gang()]
+        self.sent: list[str] = []
+        self.term: Any = SimpleNamespace(
+            pool="pool", last_words=set(), ledger=SimpleNamespace(gangs=None), clock=ManualClock(), read=self._read,
+            logs_of=lambda key: directory if key == GangKey("run", 1) else None, api=SimpleNamespace(logs=self._logs),
+        )  # fmt: skip
+
+    async def _read(self, *_: object) -> list[Gang]:
+        return self.gangs
+
+    async def _logs(self, entries: list[dict[str, Any]]) -> None:
+        self.sent += [entry["message"] for entry in entries]
+
+
+async def test_what_a_rank_prints_last_is_shipped_after_its_gang_has_left(tmp_path: Path) -> None:
+    pool, tail, log = Pool(tmp_path), Tail(), tmp_path / "rank-0.log"
+    log.write_text("first\nhalf a li")
+    await _ship_once(pool.term, tail)
+    assert pool.sent == ["first"]
+    log.write_text("first\nhalf a line\nRuntimeError: out of memory")
+    pool.gangs = []
+    pool.term.last_words.add(GangKey("run", 1))
+    await _ship_once(pool.term, tail)
+    assert pool.sent == ["first", "half a line", "RuntimeError: out of memory"]
+    await _ship_once(pool.term, tail)
+    assert len(pool.sent) == 3
+
+
+async def test_a_gang_that_came_and_went_between_two_looks_is_heard(tmp_path: Path) -> None:
+    pool = Pool(tmp_path)
+    (tmp_path / "rank-0.log").write_text("rank 0 of 1\n")
+    pool.gangs = []
+    pool.term.last_words.add(GangKey("run", 1))
+    await _ship_once(pool.term, Tail())
+    assert pool.sent == ["rank 0 of 1"] and not pool.term.last_words
