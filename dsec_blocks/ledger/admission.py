@@ -163,11 +163,6 @@ class Admission(Transactions):
             query = sa.select(_gangs).where(*late).order_by(_gangs.c.expires_at, _gangs.c.run_id)
             return [gang_of(row) for row in connection.execute(query).mappings()]
 
-    def extend(self, fence: Fence, run_id: str, attempt: int, expires_at: float) -> None:
-        """Give a start more time, for example while its victims take their snapshots."""
-        with self.transaction(at="ledger.extend", fence=fence) as connection:
-            _step(connection, run_id, attempt, {GangState.RESERVED, GangState.LAUNCHING}, {"expires_at": expires_at})
-
 
 def _notice_all(
     connection: sa.Connection,

@@ -171,25 +171,27 @@ class LocalCluster:
             yield await self._events.get()
 
     async def adopt(self) -> tuple[ObservedGang, ...]:
-        """All gangs in the home; those that run are followed from where this report ends."""
-        found = []
-        for key, directory in self._directories():
-            order = read_json(directory.order)
-            record = read_json(directory.supervisor)
-            if order is None or record is None:
-                continue
-            records, last = await self._so_far(key, directory, record)
-            if not any(r["type"] == "gone" for r in records):
-                self._follow(key, directory, after=last)
-            found.append(
-                ObservedGang(
-                    key=key,
-                    placement=Placement.from_json(order["placement"]),
-                    launch={"adapter": "local", **record},
-                    events=tuple(event_of(key, r) for r in records),
-                )
-            )
-        return tuple(found)
+        """All gangs in the home; those that run are followed from where this report ends.
+
+        All are asked at once: one supervisor that does not answer must not keep the others waiting.
+        """
+        seen = await asyncio.gather(*(self._observe(key, directory) for key, directory in self._directories()))
+        return tuple(gang for gang in seen if gang is not None)
+
+    async def _observe(self, key: GangKey, directory: GangDirectory) -> ObservedGang | None:
+        order = read_json(directory.order)
+        record = read_json(directory.supervisor)
+        if order is None or record is None:
+            return None
+        records, last = await self._so_far(key, directory, record)
+        if not any(r["type"] == "gone" for r in records):
+            self._follow(key, directory, after=last)
+        return ObservedGang(
+            key=key,
+            placement=Placement.from_json(order["placement"]),
+            launch={"adapter": "local", **record},
+            events=tuple(event_of(key, r) for r in records),
+        )
 
     async def _so_far(
         self, key: GangKey, directory: GangDirectory, record: dict[str, Any]
