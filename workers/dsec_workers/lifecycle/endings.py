@@ -16,7 +16,7 @@ from dsec_workers.clusters.protocol import Gone
 from dsec_workers.lifecycle.claims import START_BACKOFF_SECONDS
 from dsec_workers.lifecycle.scheduled import write_scheduled
 from dsec_workers.lifecycle.term import Term, key_of, waiting_name
-from dsec_workers.prefect_api import Proposal, Run
+from dsec_workers.prefect_api import ApiUnavailable, Proposal, Run
 
 RESTART_BACKOFF_SECONDS = 1.0
 
@@ -154,8 +154,7 @@ async def settle(term: Term, gang: Gang) -> None:
         if isinstance(verdict, Finish):
             transition = await term.api.finish(gang.run_id, verdict.proposal, force=verdict.force)
             if not transition.accepted:
-                term.ring()
-                return
+                raise ApiUnavailable(f"{verdict.proposal.name} was not accepted: {transition.detail}")
             outcome = verdict.proposal.name
         else:
             assert isinstance(verdict, Keep)

@@ -46,8 +46,12 @@ def on_their_way(
 async def notify(term: Term, gang: Gang, reason: str, kind: NoticeKind = NoticeKind.EVICT) -> None:
     """Tell the gang to leave within its grace. A gang that was never launched leaves at once."""
     key = key_of(gang)
-    if key in term.notices:
+    if key in term.notices or term.errands.running_for(gang.run_id, "claim"):
+        return  # told already, or being launched at this moment: the end of that brings us back here
+    present = await term.read(term.ledger.gang, gang.run_id)
+    if present is None or present.attempt != gang.attempt or present.state is not GangState.EVICTING:
         return
+    gang = present
     if gang.launched_at is None and not gang.launch:
         await term.cluster.stop(key, 0.0)  # a launch whose answer was lost may have left processes
         outcome = {"kind": "evicted", "at": term.clock.now(), "reason": reason, "flow_exit": None}
