@@ -55,7 +55,7 @@ def main() -> int:
         print("screenshots need a browser; install it with: apt install chromium", file=sys.stderr)
         return 1
     IMAGES.mkdir(parents=True, exist_ok=True)
-    report = Picture(name="demo-report", url=(HOME / "report.html").as_uri(), size="1200,2640")
+    report = Picture(name="demo-report", url=(HOME / "report.html").as_uri(), size="1120,2580")
     if "--report-only" in sys.argv[1:]:
         photograph(browser, report)
         return 0

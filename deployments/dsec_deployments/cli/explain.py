@@ -106,8 +106,10 @@ def _print(told: dict[str, Any]) -> None:
     if gang is None:
         console.print("not in the ledger: no worker of this pool has seen it yet (`dsec status`)")
     else:
+        invalid = gang["reason_code"] == "invalid-request"
+        asked = "" if invalid else f"{gang['shape']}, priority {gang['request']['priority']}, "
         console.print(
-            f"team {gang['team']}, {gang['shape']}, priority {gang['request']['priority']}, "
+            f"team {gang['team']}, {asked}"
             f"attempt {gang['attempt']}, evicted {gang['evictions']} times, "
             f"{format_duration(told['device_seconds'])} of device time"
         )

@@ -21,14 +21,38 @@ def print_json(value: Any) -> None:
     sys.stdout.write("\n")
 
 
-def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str) -> None:
+WIDE = 150
+"""Columns from which on a terminal has room for a sentence beside a table's other cells."""
+
+
+def print_explained(
+    title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str, last: str
+) -> None:
+    """A table whose rows end in a sentence: in the column `last` if there is room, else on a line of its own."""
+    rows = list(rows)
+    if console.width >= WIDE or not rows:
+        print_table(title, [*columns, last], rows, empty=empty)
+        return
+    with console.capture() as drawn:
+        print_table(title, columns, [row[:-1] for row in rows], empty=empty, wrap=False)
+    lines = drawn.get().rstrip("\n").splitlines()
+    above = len(lines) - len(rows)
+    console.print("\n".join(lines[:above]), markup=False)
+    for line, row in zip(lines[above:], rows, strict=True):
+        console.print(f"{line}\n   {row[-1]}", markup=False)
+
+
+def print_table(
+    title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str, wrap: bool = True
+) -> None:
     """A table, or the sentence `empty` when there is nothing to show. Columns that end in ">" are right-aligned."""
     table = Table(
         title=title, title_justify="left", header_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0)
     )
     for column in columns:
         right = column.endswith(">")
-        table.add_column(column.rstrip(">"), justify="right" if right else "left", overflow="fold")
+        justify: Any = "right" if right else "left"
+        table.add_column(column.rstrip(">"), justify=justify, no_wrap=not wrap, overflow="fold" if wrap else "ellipsis")
     for row in rows:
         table.add_row(*("" if cell is None else str(cell) for cell in row))
     if table.row_count:

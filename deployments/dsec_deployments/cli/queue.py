@@ -22,7 +22,7 @@ def queue(
     Example: [bold]dsec queue --factors[/]
     """
     from dsec_blocks.model.units import format_duration
-    from dsec_deployments.cli.output import print_json, print_table
+    from dsec_deployments.cli.output import print_explained, print_json
     from dsec_deployments.cli.session import session
 
     with session(pool) as s:
@@ -31,38 +31,46 @@ def queue(
     if json:
         print_json(rows)
         return
-    extra = ["rank is the sum of"] if factors else []
-    print_table(
+    print_explained(
         f"Queue of pool {s.pool}",
-        ["#>", "run", "id", "team", "shape", "priority>", "waits>", "starts in", "why", *extra],
+        ["#>", "run", "id", "team", "shape", "priority>", "waits>", "starts in"],
         [
             [row["position"], row["run"], row["run_id"][:8], row["team"], row["shape"], row["priority"]]
             + [format_duration(now - row["eligible_at"])]
-            + [f"about {format_duration(row['eta'] - now)}" if row["eta"] else "", row["reason"]]
-            + ([" + ".join(f"{name} {value:.3g}" for name, value in row["factors"].items())] if factors else [])
+            + [f"about {format_duration(row['eta'] - now)}" if row["eta"] else "", _why(row, factors=factors)]
             for row in rows
         ],
         empty=f"nothing waits in pool {s.pool}",
+        last="why",
     )
+
+
+def _why(row: dict[str, Any], *, factors: bool) -> str:
+    rank = " + ".join(f"{name} {value:.3g}" for name, value in row["factors"].items()) if factors else ""
+    return f"{row['reason']}; rank = {rank}" if rank else str(row["reason"])
 
 
 def waiting(s: Session) -> list[dict[str, Any]]:
     """One row a waiting gang, in the order of the line, as the next plan would see it."""
     from dsec_blocks.model.gangs import GangState
+    from dsec_blocks.model.reasons import ReasonCode
     from dsec_deployments.foresight import holds
 
     expected = holds(s.ledger, s.pool, now=s.clock.now())
     rows = []
     for gang in s.ledger.gangs(s.pool, {GangState.WAITING}):
-        hold = expected.get(gang.run_id)
+        # What the worker refused before planning, no plan knows about: then the reason is the ledger's.
+        refused = gang.reason_code in (ReasonCode.INVALID_REQUEST, ReasonCode.ADMISSION_FROZEN)
+        hold = None if refused else expected.get(gang.run_id)
+        invalid = gang.reason_code == ReasonCode.INVALID_REQUEST
         rows.append(
             {
                 "position": hold.position if hold else None,
                 "run": gang.name,
                 "run_id": gang.run_id,
                 "team": gang.team,
-                "shape": gang.request.describe(),
-                "devices": gang.request.devices,
+                "shape": "?" if invalid else gang.request.describe(),
+                "devices": None if invalid else gang.request.devices,
                 "priority": gang.request.priority,
                 "submitted_at": gang.submitted_at,
                 "eligible_at": gang.eligible_at,
