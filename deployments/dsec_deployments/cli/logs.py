@@ -13,6 +13,10 @@ if TYPE_CHECKING:
 
 POLL_SECONDS = 1.0
 TERMINAL = frozenset({"COMPLETED", "FAILED", "CRASHED", "CANCELLED"})
+LATE_SECONDS = 15.0
+"""How much later than a newer line an older one may arrive: the flow and its ranks send theirs separately."""
+LAST_WORDS_SECONDS = 4.0
+"""How long after its end a run's last lines may still be on their way."""
 _LEVELS = {10: "DEBUG", 20: "INFO", 30: "WARNING", 40: "ERROR", 50: "CRITICAL"}
 
 
@@ -35,25 +39,39 @@ def logs(
     with session(pool) as s:
         found = find_run(s.prefect, run, pool=s.pool)
         if json:
-            print_json(_lines(s.prefect, found["id"], after=0))
+            print_json(_lines(s.prefect, found["id"]))
             return
-        printed = 0
+        seen: set[str] = set()
+        since: str | None = None
+        last_look = not follow
         while True:
-            ended = s.prefect.get(f"flow_runs/{found['id']}")["state_type"] in TERMINAL
-            for line in _lines(s.prefect, found["id"], after=printed):
-                printed += 1
-                print(f"{line['timestamp'][11:23]} {_LEVELS.get(line['level'], line['level']):<8} {line['message']}")
-            if ended or not follow:
+            for line in _lines(s.prefect, found["id"], since=since):
+                if line["id"] not in seen:
+                    seen.add(line["id"])
+                    since = line["timestamp"]
+                    print(_text(line))
+            if last_look:
                 return
-            time.sleep(POLL_SECONDS)
+            last_look = s.prefect.get(f"flow_runs/{found['id']}")["state_type"] in TERMINAL
+            time.sleep(LAST_WORDS_SECONDS if last_look else POLL_SECONDS)
 
 
-def _lines(api: PrefectApi, run_id: str, *, after: int) -> list[dict[str, Any]]:
-    """The log lines from number `after` on, oldest first."""
+def _text(line: dict[str, Any]) -> str:
+    who = line["name"].removeprefix("dsec.") + ": " if line["name"].startswith("dsec.rank") else ""
+    return f"{line['timestamp'][11:23]} {_LEVELS.get(line['level'], line['level']):<8} {who}{line['message']}"
+
+
+def _lines(api: PrefectApi, run_id: str, *, since: str | None = None) -> list[dict[str, Any]]:
+    """The log lines, oldest first; with `since`, those from a little before it, because lines arrive out of order."""
+    import datetime
+
+    wanted: dict[str, Any] = {"flow_run_id": {"any_": [run_id]}}
+    if since is not None:
+        moment = datetime.datetime.fromisoformat(since.replace("Z", "+00:00"))
+        wanted["timestamp"] = {"after_": (moment - datetime.timedelta(seconds=LATE_SECONDS)).isoformat()}
     lines: list[dict[str, Any]] = []
-    body = {"logs": {"flow_run_id": {"any_": [run_id]}}, "sort": "TIMESTAMP_ASC"}
     while True:
-        page = api.post("logs/filter", {**body, "limit": 200, "offset": after + len(lines)})
+        page = api.post("logs/filter", {"logs": wanted, "sort": "TIMESTAMP_ASC", "limit": 200, "offset": len(lines)})
         lines += page
         if len(page) < 200:
             return lines
