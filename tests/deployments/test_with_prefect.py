@@ -1,6 +1,8 @@
 """What the command does to a real Prefect server: pools, queues, finding runs, cancelling them."""
 
 import json
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from uuid import uuid4
 
@@ -132,3 +134,27 @@ def test_logs_prints_what_the_run_said(api: PrefectApi, pool: str, tmp_path: Pat
     api._client.post("logs/", json=lines).raise_for_status()
     done = dsec("logs", "talker", "--pool", pool, home=tmp_path, PREFECT_API_URL=api.url)
     assert [row.split()[-1] for row in done.stdout.splitlines()] == [str(n) for n in range(250)]
+
+
+def test_following_a_log_prints_a_line_that_arrives_late_once_and_names_its_rank(
+    api: PrefectApi, pool: str, tmp_path: Path
+) -> None:
+    run = scheduled_run(api, pool, "late")
+
+    def log(name: str, message: str, second: int) -> None:
+        line = {"name": name, "level": 20, "message": message, "flow_run_id": run}
+        line["timestamp"] = f"2030-01-01T00:00:{second:02}Z"
+        api.write("POST", "logs/", [line], at="test")  # type: ignore[arg-type]
+
+    log("prefect.flow_runs", "begins", 10)
+    log("prefect.flow_runs", "goes on", 20)
+    environment = {"DSEC_POOL": pool, "PREFECT_API_URL": api.url}
+    with ThreadPoolExecutor(1) as pool_of_one:
+        following = pool_of_one.submit(dsec, "logs", "-f", run, home=tmp_path, **environment)
+        time.sleep(6)
+        log("dsec.rank-1", "was there before", 15)
+        ended = {"state": {"type": "CANCELLED"}, "force": True}
+        api.write("POST", f"flow_runs/{run}/set_state", ended, at="test")
+        printed = following.result(timeout=60).stdout.splitlines()
+    texts = [line.split("INFO", 1)[1].strip() for line in printed]
+    assert sorted(texts) == ["begins", "goes on", "rank-1: was there before"]
