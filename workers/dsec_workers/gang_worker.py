@@ -133,13 +133,21 @@ class GangWorker(BaseWorker[GangJobConfiguration, GangVariables, GangWorkerResul
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(_NOT_INHERITED)}
         retries = own.get(_RETRIES) or os.environ.get(_RETRIES) or MEMBER_CLIENT_RETRIES
         home = {ENV_HOME: str(term.settings.home)}  # the default checkpoint store is there, for every attempt
-        env = {**inherited, **home, **{k: v for k, v in configuration.env.items() if v is not None}, _RETRIES: retries}
+        asked = {name: value for name, value in configuration.env.items() if value is not None}
+        env = {**self._known_of_the_server(), **inherited, **home, **asked, _RETRIES: retries}
         return LaunchSettings(
             env=env,
             name=configuration.name or run.name,
             command=configuration.own_command,
             working_dir=configuration.working_dir,
         )
+
+    def _known_of_the_server(self) -> dict[str, str]:
+        """What this worker's own client has found out, so that no flow process asks again at each start."""
+        known = {"PREFECT_CLIENT_SERVER_VERSION_CHECK_ENABLED": "false"}
+        if not getattr(self.client._client, "enable_csrf_support", True):
+            known["PREFECT_CLIENT_CSRF_SUPPORT_ENABLED"] = "false"
+        return known
 
     async def _serve(
         self,

@@ -6,6 +6,8 @@ gang's start barrier opens. And SIGTERM carries the supervisor's intent: an evic
 alone (the worker writes it once the gang is gone), which in Prefect only `flow-run execute` can ask for.
 """
 
+import contextlib
+import contextvars
 import functools
 import inspect
 import json
@@ -14,7 +16,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -28,6 +30,7 @@ from dsec_workers.clusters.protocol import LaunchOrder
 EXIT_NOT_LET_IN = 74
 """The start barrier never opened: no user code has run."""
 _ORPHAN_GRACE_SECONDS = 5.0
+FIRST_HEARTBEAT_SECONDS = 5.0
 
 
 class Control:
@@ -91,7 +94,7 @@ def run_engine(order: LaunchOrder, control: Control) -> int:
     from prefect.logging.loggers import flow_run_logger
 
     sys.argv = ["dsec-flow", order.key.run_id]
-    _do_not_join_heartbeats()
+    _let_heartbeats_begin_late()
     configure_from_env()
     run_id = UUID(order.key.run_id)
     # One client for loading and running: each client of its own costs a TLS context and a connection.
@@ -190,11 +193,32 @@ def _set_intent(intent: str | None) -> None:
         control_listener._set_intent(intent)  # type: ignore[arg-type]
 
 
-def _do_not_join_heartbeats() -> None:
-    """Spare a flow's end the second for which Prefect waits for its heartbeat thread.
+@contextlib.contextmanager
+def _late_heartbeats(
+    send: Callable[..., contextlib.AbstractContextManager[None]], engine: Any, join_on_exit: bool = True
+) -> Iterator[None]:
+    """Prefect's heartbeats, from `FIRST_HEARTBEAT_SECONDS` on; a flow's end never waits for their thread.
 
-    The thread is a daemon that sleeps in steps of one second; async flows leave it alone in the same way.
+    The first one costs a WebSocket and half a dozen requests for what the run is related to, more than all else that
+    a short run asks of the server. Whether the process lives is known from the supervisor anyway. The thread is a
+    daemon that sleeps in steps of a second; async flows do not wait for it in Prefect either.
     """
+    over = threading.Event()
+
+    def beat() -> None:
+        if not over.wait(FIRST_HEARTBEAT_SECONDS):
+            with send(engine, join_on_exit=False):
+                over.wait()
+
+    context = contextvars.copy_context()
+    threading.Thread(target=context.run, args=(beat,), name="dsec-heartbeats", daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
+
+
+def _let_heartbeats_begin_late() -> None:
     from prefect import flow_engine
 
-    flow_engine._send_heartbeats = functools.partial(flow_engine._send_heartbeats, join_on_exit=False)
+    flow_engine._send_heartbeats = functools.partial(_late_heartbeats, flow_engine._send_heartbeats)
