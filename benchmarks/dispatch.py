@@ -43,7 +43,7 @@ async def measure_wall(
     deployment = await deploy(side, pool, directory, "trivial.py:trivial", variables)
     with worker(server, side, pool, slots=slots, home=directory / pool):
         async with get_client() as client:
-            due = datetime.now(UTC) + timedelta(seconds=15 + runs / 4)
+            due = datetime.now(UTC) + timedelta(seconds=12 + runs / 6)
             ids = await create_due_runs(client, deployment, runs, due=due)
             outcome = await wait_until_terminal(
                 client, ids, due=due, timeout_s=30 + 8 * runs, label=label, progress=progress

@@ -41,7 +41,7 @@ class GangRunError(DsecError):
         ranks = ", ".join(str(outcome.rank) for outcome in self.failed)
         word = "rank" if len(self.failed) == 1 else "ranks"
         head = f"{what}: {word} {ranks} of {len(self.outcomes)} failed"
-        super().__init__("\n".join([head, *(_describe(outcome) for outcome in self.failed)]))
+        super().__init__("\n".join([head, *(_describe(outcome) for outcome in sorted(self.failed, key=_as_a_cause))]))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_rebuilt, (self.outcomes, self.what))
@@ -49,6 +49,11 @@ class GangRunError(DsecError):
 
 def _rebuilt(outcomes: Sequence[RankOutcome], what: str) -> GangRunError:
     return GangRunError(outcomes, what=what)
+
+
+def _as_a_cause(outcome: RankOutcome) -> tuple[bool, bool, int]:
+    """Sort key: what raised comes first, what was killed last, since the first failure stops the other ranks."""
+    return outcome.error is None, outcome.exit < 0, outcome.rank
 
 
 def _describe(outcome: RankOutcome) -> str:

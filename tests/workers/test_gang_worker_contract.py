@@ -3,7 +3,10 @@
 import inspect
 
 import prefect
+import prefect.context as prefect_context
+import prefect.engine as prefect_engine
 import pytest
+from prefect import flow_engine
 from prefect._internal import control_listener
 from prefect.cli.flow_run import execute
 from prefect.client.orchestration import PrefectClient
@@ -15,6 +18,7 @@ from prefect.server.orchestration import core_policy
 from prefect.server.schemas.filters import FlowRunFilter, FlowRunFilterNextScheduledStartTime
 from prefect.server.schemas.states import StateType
 from prefect.settings import PREFECT_CLIENT_MAX_RETRIES
+from prefect.settings.models.client import ClientSettings
 from prefect.workers.base import BaseJobConfiguration, BaseWorker
 
 from dsec_workers.gang_worker import GangWorker
@@ -88,6 +92,14 @@ def test_runs_can_be_filtered_by_due_time() -> None:
 def test_relinquish_is_an_intent_that_only_the_execute_command_reads_from_the_environment() -> None:
     assert callable(control_listener._set_intent)
     assert "SIGTERM_BEHAVIOR" in inspect.getsource(inspect.getmodule(execute))  # type: ignore[arg-type]
+
+
+def test_the_flow_process_runs_a_flow_through_these() -> None:
+    assert _parameters(flow_engine._send_heartbeats) == ["engine", "join_on_exit"]
+    assert _parameters(prefect_engine._drive_run_flow_result) == ["flow", "run_result"]
+    assert callable(control_listener.clear_intent)
+    assert callable(prefect_context.refresh_global_settings_context)
+    assert {"server_version_check_enabled", "csrf_support_enabled"} <= set(ClientSettings.model_fields)
 
 
 def test_events_can_be_subscribed_to_and_survive_a_clean_close() -> None:

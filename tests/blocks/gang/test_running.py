@@ -239,6 +239,18 @@ def test_an_error_of_ranks_survives_pickling() -> None:
     assert Results([RankOutcome(rank=0, member=0, exit=0, value=5)]) == [5]
 
 
+def test_the_rank_that_raised_is_named_before_those_that_were_stopped_because_of_it() -> None:
+    error = GangRunError(
+        [
+            RankOutcome(rank=0, member=0, exit=-15),
+            RankOutcome(rank=1, member=0, exit=1, error={"type": "ValueError", "message": "the cause"}),
+        ]
+    )
+    assert str(error).index("rank 1 (member 0) ValueError: the cause") < str(error).index(
+        "rank 0 (member 0) was killed"
+    )
+
+
 def _request() -> dict[str, Any]:
     from dsec_blocks.model.requests import GangRequest
 
