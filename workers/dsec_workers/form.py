@@ -7,8 +7,9 @@ reason on the run's page instead of an exception in the worker.
 
 import copy
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
+from prefect.settings import Settings, get_current_settings
 from prefect.workers.base import BaseJobConfiguration, BaseVariables
 from pydantic import Field, PrivateAttr
 
@@ -162,6 +163,7 @@ class GangJobConfiguration(BaseJobConfiguration):
     image: Any = None
     working_dir: str | None = None
 
+    _environment: ClassVar[tuple[Settings, dict[str, str]] | None] = None
     _own_command: str | None = PrivateAttr(default=None)
     _request_env: dict[str, str | None] = PrivateAttr(default_factory=dict)
 
@@ -180,6 +182,14 @@ class GangJobConfiguration(BaseJobConfiguration):
     def request_variables(self) -> dict[str, Any]:
         """The gang request's job variables, for `parse_request`."""
         return {**{name: getattr(self, name) for name in REQUEST_VARIABLES}, "env": self._request_env}
+
+    @classmethod
+    def _base_environment(cls) -> dict[str, str]:
+        """As Prefect's, worked out once for the same settings: it costs more than all the rest of a claim."""
+        settings = get_current_settings()
+        if cls._environment is None or cls._environment[0] is not settings:
+            cls._environment = (settings, super()._base_environment())
+        return dict(cls._environment[1])
 
 
 SHIPPED = "dsec"
