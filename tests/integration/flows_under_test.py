@@ -60,3 +60,19 @@ def dying_late(where: str = "", seconds: float = 5.0) -> None:
     if len(Path(where).read_text().split()) == 1:
         time.sleep(seconds)
         os.kill(os.getpid(), 9)
+
+
+@flow
+def inner(where: str, seconds: float) -> str:
+    """Run in the process of its parent, on its parent's gang."""
+    note(where, f"inner {os.environ.get('DSEC_ATTEMPT')}")
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        time.sleep(0.05)
+    return "inner is done"
+
+
+@flow
+def outer(where: str = "", seconds: float = 4.0) -> str:
+    """Calls another flow, as pipelines do."""
+    return inner(where, seconds)
