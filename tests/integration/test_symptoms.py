@@ -1,6 +1,7 @@
 """Complaints about Prefect workers, each by its symptom (research: what others reported)."""
 
 import json
+from typing import Any
 
 import pytest
 
@@ -79,12 +80,12 @@ def test_what_members_print_and_how_a_run_went_is_on_its_page(site: Site) -> Non
     run = site.submit("hello", devices_per_node=2)
     site.wait_state(run, "COMPLETED")
 
-    def artifacts(key: str) -> list[dict[str, str]]:
-        body = {"artifacts": {"key": {"any_": [key]}}}
+    def artifacts(key: str, **more: Any) -> list[dict[str, str]]:
+        body = {"artifacts": {"key": {"any_": [key]}, **more}}
         found: list[dict[str, str]] = site.http.post("artifacts/filter", json=body).raise_for_status().json()
         return found
 
-    report = site.wait("the report", lambda: artifacts(f"dsec-run-{run}"))[0]
+    report = site.wait("the report", lambda: artifacts("dsec-run-report", flow_run_id={"any_": [run]}))[0]
     assert report["flow_run_id"] == run
     assert "| attempts | 1 |" in report["data"]
     table = site.wait("the pool map", lambda: artifacts(f"dsec-pool-{site.pool}"))[0]
