@@ -315,12 +315,19 @@ def redirect_output(path: Path) -> None:
 
 
 def close_descriptors(*, keep: Collection[int]) -> None:
-    """Close every descriptor above stderr but `keep`: what a forked child must not hold of its parent's."""
+    """Let go of every descriptor above stderr but `keep`: what a forked child must not hold of its parent's.
+
+    Each number is taken by /dev/null instead of being freed: the parent's socket and file objects still exist in the
+    child, and when one is collected it closes its number, which by then would be somebody else's file.
+    """
+    nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     for entry in os.listdir("/proc/self/fd"):
         descriptor = int(entry)
-        if descriptor > 2 and descriptor not in keep:
+        if descriptor > 2 and descriptor != nothing and descriptor not in keep:
             with suppress(OSError):
-                os.close(descriptor)
+                os.fstat(descriptor)  # the listing's own is closed by now, and must not be taken
+                os.dup2(nothing, descriptor, inheritable=False)
+    os.close(nothing)
 
 
 def complete(argv: Sequence[str], *, env: Mapping[str, str], at: str) -> tuple[int, bytes]:
