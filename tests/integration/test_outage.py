@@ -16,6 +16,7 @@ pytestmark = pytest.mark.slow
 @pytest.mark.parametrize(
     "seconds",
     [
+        pytest.param(20, marks=pytest.mark.timeout(240)),
         pytest.param(90, marks=pytest.mark.timeout(400)),
         pytest.param(900, marks=[pytest.mark.long, pytest.mark.timeout(1500)]),
     ],
