@@ -120,6 +120,23 @@ def todays(number: int) -> list[Case]:
     return [by_point[point][turn % len(by_point[point])] for point, turn in turns]
 
 
+def chosen() -> list[Case]:
+    """What this session strikes: the case or the part that the environment names, else today's."""
+    if case := os.environ.get("DSEC_CRASH_CASE"):
+        return [named(case)]
+    if part := os.environ.get("DSEC_CRASH_PART"):
+        return part_of(matrix(), part)
+    return todays(seed())
+
+
+def part_of(cases: list[Case], text: str) -> list[Case]:
+    """Part `i/n` of the cases, counted from 1: all n parts together are the whole, and no case is in two."""
+    index, _, count = text.partition("/")
+    if not (index.isdigit() and count.isdigit() and 1 <= int(index) <= int(count)):
+        raise ValueError(f"DSEC_CRASH_PART={text!r} is not i/n with 1 ≤ i ≤ n, for example 3/20")
+    return cases[int(index) - 1 :: int(count)]
+
+
 def named(text: str) -> Case:
     """The case called `point:mode[:visit][@story]`."""
     strike, _, story = text.partition("@")

@@ -11,7 +11,8 @@ from dsec_blocks.ledger import Ledger
 from dsec_blocks.model.teams import Team
 from tests.crash import cases
 from tests.crash.sightings import processes_of
-from tests.deployments.test_command import dsec, free_port
+from tests.deployments.test_command import dsec
+from tests.fixtures.ports import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 KILLS = ("kill_before", "kill_after")

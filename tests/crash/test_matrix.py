@@ -1,7 +1,7 @@
 """Point × mode: whatever fails, once, anywhere on the path of a run, everything ends as it must.
 
 `make test` runs today's part (the seed is the date), `make test-long` all. `DSEC_CRASH_SEED=N` plays another day,
-`DSEC_CRASH_CASE=point:mode[@story]` one case.
+`DSEC_CRASH_PART=i/n` one n-th of the whole, `DSEC_CRASH_CASE=point:mode[@story]` one case.
 """
 
 import os
@@ -16,9 +16,9 @@ from tests.crash.conftest import Ahead
 from tests.crash.play import Stage
 from tests.crash.world import Strike
 
-CASE = os.environ.get("DSEC_CRASH_CASE")
-TODAY = [cases.named(CASE)] if CASE else cases.todays(cases.seed())
-REST = [] if CASE else [case for case in cases.matrix() if case not in TODAY]
+TODAY = cases.chosen()
+IS_ALL = not {"DSEC_CRASH_CASE", "DSEC_CRASH_PART"} & set(os.environ)
+REST = [case for case in cases.matrix() if case not in TODAY] if IS_ALL else []
 RECOVERY = (
     "ledger.take_lease", "ledger.launched", "ledger.started", "ledger.leave", "ledger.requeue", "ledger.end",
     "prefect.requeue.write", "prefect.requeue.pid", "cluster.notify", "cluster.stop", "cluster.gone.write",
@@ -63,6 +63,14 @@ def test_whoever_recovers_may_be_killed_too(struck: Case, again: Strike, stage: 
 def test_five_days_strike_each_important_point_in_every_mode() -> None:
     struck = {str(case.strike) for day in range(5) for case in cases.todays(1000 + day)}
     assert {f"{point}:{mode}" for point in cases.ALWAYS for mode in MODES} <= struck
+
+
+def test_the_parts_of_the_matrix_are_the_matrix() -> None:
+    whole = cases.matrix()
+    parts = [case for index in range(1, 8) for case in cases.part_of(whole, f"{index}/7")]
+    assert sorted(map(str, parts)) == sorted(map(str, whole))
+    with pytest.raises(ValueError, match="not i/n"):
+        cases.part_of(whole, "8/7")
 
 
 def test_a_week_strikes_every_point() -> None:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.fixtures.ports import free_port
+
 COMMANDS = [
     "up",
     "down",
@@ -149,9 +151,3 @@ def test_shell_completion_offers_the_commands(tmp_path: Path) -> None:
         [script], capture_output=True, text=True, env={**os.environ, **words}, timeout=60, check=False
     )
     assert "prioritize" in done.stdout
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -11,7 +11,8 @@ import httpx
 import pytest
 
 from dsec_blocks.gateways import processes
-from tests.deployments.test_command import dsec, free_port
+from tests.deployments.test_command import dsec
+from tests.fixtures.ports import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 FLOW = """
