@@ -1,0 +1,57 @@
+"""What a trace says: jobs, when they came, what they asked for and how long they ran.
+
+Durations belong to the simulation alone. A scheduler is shown a `Waiting`, which has none.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from dsec_blocks.model.requests import GangRequest
+from dsec_blocks.model.teams import Team
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One job of a trace; seconds count from the trace's own beginning."""
+
+    id: str
+    team: str
+    request: GangRequest
+    submit_at: float
+    duration: float
+    """Seconds of work when nothing interrupts it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """Jobs in order of arrival, and where they come from."""
+
+    name: str
+    jobs: tuple[Job, ...]
+    teams: Mapping[str, Team] = field(default_factory=dict)
+    """Quotas that the trace itself states; empty when it states none."""
+    remarks: tuple[str, ...] = ()
+    """What the reader left out or rounded, for people."""
+
+    @property
+    def device_seconds(self) -> float:
+        """All the work there is."""
+        return sum(job.duration * job.request.devices for job in self.jobs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """A job in the line as a scheduler may know it: no duration, whatever happened to it so far."""
+
+    id: str
+    team: str
+    request: GangRequest
+    submitted_at: float
+    evictions: int = 0
+    attained_seconds: float = 0.0
+    """Seconds of work behind it, restarts not counted."""
+
+
+def arrange(jobs: Sequence[Job]) -> tuple[Job, ...]:
+    """The jobs by arrival, then id."""
+    return tuple(sorted(jobs, key=lambda job: (job.submit_at, job.id)))

@@ -1,0 +1,285 @@
+"""The event loop: a trace, a cluster, a scheduler and a virtual clock.
+
+All that happens within one instant is heard before the scheduler is asked once. The loop knows the durations and
+charges interruptions; the scheduler knows neither. Time is whatever the events say: no clock is read.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from math import ceil
+
+from dsec_blocks.model.devices import Node
+from dsec_workers.simulation.jobs import Trace, Waiting
+from dsec_workers.simulation.overheads import Overheads
+from dsec_workers.simulation.recording import Outcome, Recording, Sample, Span
+from dsec_workers.simulation.schedulers import Scheduler, Start
+from dsec_workers.simulation.site import NotFree, Seats, Shape, Site
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A node that is down from `at` for `seconds`."""
+
+    node: str
+    at: float
+    seconds: float
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """A job that holds devices or was promised them."""
+
+    id: str
+    attempt: int
+    seats: Seats
+    waits_for: set[str] = field(default_factory=set)
+    started_at: float | None = None
+    leaving: bool = False
+
+
+class Replay:
+    """One run of a trace. `run` does it all; `steps` does it instant by instant."""
+
+    def __init__(
+        self,
+        trace: Trace,
+        nodes: Sequence[Node],
+        scheduler: Scheduler,
+        *,
+        overheads: Overheads = Overheads(),
+        failures: Sequence[Failure] = (),
+        tick: float = 1.0,
+        stopwatch: Callable[[], float] | None = None,
+    ) -> None:
+        self.trace, self.scheduler, self.overheads, self.tick = trace, scheduler, overheads, tick
+        self.site = Site(nodes)
+        self.stopwatch = stopwatch
+        self.recording = Recording(
+            policy=scheduler.name,
+            trace=trace.name,
+            devices=self.site.devices,
+            nodes=tuple(node.name for node in self.site.nodes),
+        )
+        self.now = 0.0
+        self.ended = 0
+        self.jobs = {job.id: job for job in trace.jobs}
+        self._left = {job.id: job.duration for job in trace.jobs}
+        """Seconds of work that are left and safe."""
+        self._waiting: dict[str, int] = {}
+        self._present: dict[str, _Attempt] = {}
+        self._waiting_devices = 0
+        self._events: list[tuple[float, int, str, object]] = []
+        self._count = 0
+        self._next_job = 0
+        self._woken_for: float | None = None
+        for failure in failures:
+            self._put(failure.at, "down", failure)
+
+    def run(self) -> Recording:
+        """Replay to the end."""
+        for _ in self.steps():
+            pass
+        return self.recording
+
+    def steps(self) -> Iterator[float]:
+        """Replay; yields the time after every instant."""
+        jobs = self.trace.jobs
+        for job in jobs:
+            outcome = self.recording.outcomes[job.id] = Outcome(job)
+            if not self.site.fits_when_empty(Shape.of(job.request)):
+                outcome.refused = f"{job.request.describe()} never fits this cluster"
+                self.ended += 1
+        while True:
+            upcoming = self._next_at()
+            if upcoming is None:
+                return
+            self.now = upcoming
+            while self._next_job < len(jobs) and self._tick(jobs[self._next_job].submit_at) <= self.now:
+                job = jobs[self._next_job]
+                self._next_job += 1
+                if self.recording.outcomes[job.id].refused is None:
+                    self._line_up(job.id)
+            while self._events and self._events[0][0] <= self.now:
+                _, _, what, about = heappop(self._events)
+                self._happen(what, about)
+            self._decide()
+            yield self.now
+
+    # ---- time -------------------------------------------------------------------------------------------------
+
+    def _tick(self, at: float) -> float:
+        """Whole ticks, upwards: what happens within a tick is decided at its end."""
+        return ceil(at / self.tick) * self.tick if self.tick else at
+
+    def _next_at(self) -> float | None:
+        times = []
+        if self._next_job < len(self.trace.jobs):
+            times.append(self._tick(self.trace.jobs[self._next_job].submit_at))
+        if self._events:
+            times.append(self._events[0][0])
+        return min(times) if times else None
+
+    def _put(self, at: float, what: str, about: object) -> None:
+        self._count += 1
+        heappush(self._events, (self._tick(at), self._count, what, about))
+
+    # ---- what happens -----------------------------------------------------------------------------------------
+
+    def _happen(self, what: str, about: object) -> None:
+        if what == "wake":
+            self._woken_for = None
+        elif what == "end":
+            assert isinstance(about, tuple)
+            id, number, at = about
+            present = self._present.get(id)
+            if present is not None and present.attempt == number and not present.leaving:
+                self._end(present, at)
+        elif what == "gone":
+            assert isinstance(about, tuple)
+            id, number = about
+            present = self._present.get(id)
+            if present is not None and present.attempt == number:
+                self._vacate(present)
+                self._line_up(id)
+        elif what == "down":
+            assert isinstance(about, Failure)
+            self._fail(about)
+        elif what == "up":
+            assert isinstance(about, Failure)
+            self.site.up[self.site.number[about.node]] = True
+
+    def _line_up(self, id: str) -> None:
+        job, outcome = self.jobs[id], self.recording.outcomes[id]
+        self._waiting[id] = job.request.devices
+        self._waiting_devices += job.request.devices
+        self.scheduler.arrived(
+            Waiting(
+                id=id,
+                team=job.team,
+                request=job.request,
+                submitted_at=job.submit_at,
+                evictions=outcome.evictions,
+                attained_seconds=job.duration - self._left[id],
+            ),
+            self.now,
+        )
+
+    def _end(self, present: _Attempt, at: float) -> None:
+        self.recording.outcomes[present.id].finished_at = at
+        self.ended += 1
+        self._vacate(present, finished=True, at=at)
+
+    def _vacate(self, present: _Attempt, *, finished: bool = False, at: float | None = None) -> None:
+        """The devices go to whom they are promised, the rest is free."""
+        end = self.now if at is None else at
+        del self._present[present.id]
+        outcome = self.recording.outcomes[present.id]
+        if present.started_at is not None:
+            self.recording.spans.append(Span(present.id, present.attempt, present.started_at, end, present.seats))
+            outcome.held_device_seconds += (end - present.started_at) * _devices(present.seats)
+            self.site.busy -= _devices(present.seats)
+        self.scheduler.left(present.id, self.now, finished=finished)
+        promised: dict[int, int] = {}
+        heirs = [other for other in self._present.values() if present.id in other.waits_for]
+        for heir in heirs:
+            for node, mask in heir.seats:
+                promised[node] = promised.get(node, 0) | mask
+        self.site.give(tuple((node, mask & ~promised.get(node, 0)) for node, mask in present.seats if mask))
+        for heir in heirs:
+            heir.waits_for.discard(present.id)
+            if not heir.waits_for:
+                self._begin(heir)
+
+    def _begin(self, present: _Attempt) -> None:
+        outcome = self.recording.outcomes[present.id]
+        if not all(self.site.up[node] for node, _ in present.seats):
+            outcome.failures += 1  # a node went down between the promise and the start
+            self._vacate(present)
+            self._line_up(present.id)
+            return
+        present.started_at = self.now
+        if outcome.first_start is None:
+            outcome.first_start = self.now
+        self.site.busy += _devices(present.seats)
+        self.scheduler.began(present.id, self.now)
+        end = self.now + self.overheads.wall(self._left[present.id], attempt=present.attempt)
+        self._put(end, "end", (present.id, present.attempt, end))
+
+    def _interrupt(self, present: _Attempt, *, failed: bool) -> None:
+        """Take stock of an attempt that ends before its work does."""
+        outcome = self.recording.outcomes[present.id]
+        if present.started_at is None:
+            return
+        elapsed = self.now - present.started_at
+        done = min(self._left[present.id], self.overheads.done(elapsed, attempt=present.attempt))
+        kept = min(self._left[present.id], self.overheads.kept(done, failed=failed))
+        self._left[present.id] -= kept
+        tail = 0.0 if failed else self.overheads.checkpoint_seconds
+        outcome.lost_device_seconds += (elapsed - kept + tail) * _devices(present.seats)
+
+    def _fail(self, failure: Failure) -> None:
+        number = self.site.number[failure.node]
+        self.site.up[number] = False
+        self._put(failure.at + failure.seconds, "up", failure)
+        for present in [p for p in self._present.values() if any(node == number for node, _ in p.seats)]:
+            if present.id not in self._present or present.started_at is None:
+                continue  # promised gangs begin on what is left to them when their victims are gone
+            self.recording.outcomes[present.id].failures += 1
+            if not present.leaving:
+                self._interrupt(present, failed=True)
+            self._vacate(present)
+            self._line_up(present.id)
+
+    # ---- what is decided --------------------------------------------------------------------------------------
+
+    def _decide(self) -> None:
+        watch = self.stopwatch
+        began = watch() if watch else 0.0
+        starts = self.scheduler.decide(self.site, self.now)
+        if watch:
+            self.recording.decide_seconds += watch() - began
+        self.recording.cycles += 1
+        for start in starts:
+            self._start(start)
+        wake = self.scheduler.wake_at()
+        if wake is not None and (self._woken_for is None or wake < self._woken_for) and self._waiting:
+            self._woken_for = max(wake, self.now + self.tick)
+            self._put(self._woken_for, "wake", None)
+        self.recording.samples.append(
+            Sample(self.now, self.site.busy, len(self._waiting), self._waiting_devices, self.site.fragmented())
+        )
+
+    def _start(self, start: Start) -> None:
+        self._waiting_devices -= self._waiting.pop(start.id)
+        outcome = self.recording.outcomes[start.id]
+        outcome.attempts += 1
+        before = set(start.victims) | set(start.waits_for)
+        present = _Attempt(start.id, outcome.attempts, start.seats, before)
+        inherited: dict[int, int] = {}
+        for id in start.victims:
+            victim = self._present[id]
+            if victim.leaving or victim.started_at is None:
+                raise NotFree(f"{id} is leaving or has not begun; it cannot be evicted for {start.id}")
+            self._leave(victim)
+        for id in before:
+            for node, mask in self._present[id].seats:
+                inherited[node] = inherited.get(node, 0) | mask
+        for other in self._present.values():
+            if other.waits_for & before:
+                for node, mask in other.seats:
+                    inherited[node] = inherited.get(node, 0) & ~mask
+        self.site.take(tuple((node, mask & ~inherited.get(node, 0)) for node, mask in start.seats))
+        self._present[start.id] = present
+        if not before:
+            self._begin(present)
+
+    def _leave(self, victim: _Attempt) -> None:
+        victim.leaving = True
+        self.recording.outcomes[victim.id].evictions += 1
+        self._interrupt(victim, failed=False)
+        self._put(self.now + self.overheads.checkpoint_seconds, "gone", (victim.id, victim.attempt))
+
+
+def _devices(seats: Seats) -> int:
+    return sum(mask.bit_count() for _, mask in seats)

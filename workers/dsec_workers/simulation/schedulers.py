@@ -1,0 +1,48 @@
+"""What a scheduler is to the simulation: it hears what happens and says who starts where.
+
+`plan()` and every baseline play by these rules, with the same knowledge (no durations) and the same price of an
+eviction.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from dsec_workers.simulation.jobs import Waiting
+from dsec_workers.simulation.site import Seats, Site
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """Start a job on these devices: now, or as soon as those who hold some of them have left.
+
+    `victims` are told to leave; `waits_for` are leaving already.
+    """
+
+    id: str
+    seats: Seats
+    victims: tuple[str, ...] = ()
+    waits_for: tuple[str, ...] = ()
+
+
+class Scheduler(Protocol):
+    """One policy. `site` is the referee's own and only to be read."""
+
+    name: str
+    time_shares: bool
+    """Whether it interrupts jobs to give others of equal standing a turn."""
+
+    def arrived(self, job: Waiting, now: float) -> None:
+        """A job is in the line: new, or back after an eviction or a failure."""
+
+    def began(self, id: str, now: float) -> None:
+        """A job that was decided to start has all its devices."""
+
+    def left(self, id: str, now: float, *, finished: bool) -> None:
+        """A job holds nothing any more: it is done, or it will `arrive` again."""
+
+    def decide(self, site: Site, now: float) -> Sequence[Start]:
+        """Who starts now. Called after every instant at which something changed."""
+
+    def wake_at(self) -> float | None:
+        """When it wants to decide though nothing has changed by then; None: never."""
