@@ -59,14 +59,17 @@ class Credentials:
     secret_access_key: str | None = field(default=None, repr=False)
 
 
-def _status(error: BaseException) -> int:
+def status_of(error: BaseException) -> int:
+    """The HTTP status that the store answered with, 0 when it did not."""
     if isinstance(error, ClientError):
         return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
     return 0
 
 
 def _is_transient(error: BaseException) -> bool:
-    return _status(error) in _TRANSIENT or (isinstance(error, BotoCoreError) and type(error).__name__ in _WORTH_A_RETRY)
+    return status_of(error) in _TRANSIENT or (
+        isinstance(error, BotoCoreError) and type(error).__name__ in _WORTH_A_RETRY
+    )
 
 
 _WORTH_A_RETRY = frozenset(
@@ -85,7 +88,7 @@ _patiently = retry(
 )
 
 
-def _repeatable(call: Callable[P, R]) -> Callable[P, R]:
+def repeatable(call: Callable[P, R]) -> Callable[P, R]:
     """For calls that may be applied twice: retried while it makes sense, then one error that names the store."""
     patient = _patiently(call)
 
@@ -115,6 +118,7 @@ def _client(credentials: Credentials, pid: int) -> Any:
             s3={"addressing_style": "path"} if credentials.endpoint_url else {},
             request_checksum_calculation="when_required",
             response_checksum_validation="when_required",
+            signature_version="s3v4",  # presigned URLs would otherwise still be of the version before
             retries={"total_max_attempts": 1},
             connect_timeout=5,
             read_timeout=60,
@@ -155,7 +159,7 @@ class Bucket:
             try:
                 answer = self.client.put_object(Bucket=self.name, Key=key, Body=body, **condition)
             except ClientError as error:
-                status = _status(error)
+                status = status_of(error)
                 if status in _CONFLICT or (status == 404 and etag is not None):
                     raise PreconditionFailed(f"s3://{self.name}/{key}: {error}") from error
                 if status in _TRANSIENT:
@@ -165,25 +169,25 @@ class Bucket:
                 raise OutcomeUnknown(f"s3://{self.name}/{key}: {error}") from error
         return str(answer["ETag"])
 
-    @_repeatable
+    @repeatable
     def get(self, key: str) -> tuple[bytes, str]:
         """The whole object and its ETag. Raises `ObjectMissing`."""
         try:
             answer = self.client.get_object(Bucket=self.name, Key=key)
             content: bytes = answer["Body"].read()
         except ClientError as error:
-            if _status(error) == 404:
+            if status_of(error) == 404:
                 raise ObjectMissing(f"s3://{self.name}/{key}") from error
             raise
         return content, str(answer["ETag"])
 
-    @_repeatable
+    @repeatable
     def stat(self, key: str) -> Stored | None:
         """Size and ETag, or None when there is no such object."""
         try:
             answer = self.client.head_object(Bucket=self.name, Key=key)
         except ClientError as error:
-            if _status(error) == 404:
+            if status_of(error) == 404:
                 return None
             raise
         return Stored(int(answer["ContentLength"]), str(answer["ETag"]))
@@ -203,17 +207,17 @@ class Bucket:
         with fault_point(at):
             self._delete(key)
 
-    @_repeatable
+    @repeatable
     def _page(self, prefix: str, token: str | None) -> dict[str, Any]:
         more = {} if token is None else {"ContinuationToken": token}
         page: dict[str, Any] = self.client.list_objects_v2(Bucket=self.name, Prefix=prefix, **more)
         return page
 
-    @_repeatable
+    @repeatable
     def _delete(self, key: str) -> None:
         self.client.delete_object(Bucket=self.name, Key=key)
 
-    @_repeatable
+    @repeatable
     def _put_whole(self, key: str, body: bytes | Path) -> str:
         content = body.read_bytes() if isinstance(body, Path) else body
         return str(self.client.put_object(Bucket=self.name, Key=key, Body=content)["ETag"])
@@ -230,11 +234,11 @@ class Bucket:
             self._abort_parts(key, upload)
             raise
 
-    @_repeatable
+    @repeatable
     def _begin_parts(self, key: str) -> str:
         return str(self.client.create_multipart_upload(Bucket=self.name, Key=key)["UploadId"])
 
-    @_repeatable
+    @repeatable
     def _finish_parts(self, key: str, upload: str, parts: list[dict[str, Any]]) -> str:
         listed = {"Parts": parts}
         answer = self.client.complete_multipart_upload(
@@ -242,11 +246,11 @@ class Bucket:
         )
         return str(answer["ETag"])
 
-    @_repeatable
+    @repeatable
     def _abort_parts(self, key: str, upload: str) -> None:
         self.client.abort_multipart_upload(Bucket=self.name, Key=key, UploadId=upload)
 
-    @_repeatable
+    @repeatable
     def _put_part(self, key: str, upload: str, path: Path, index: int, offset: int) -> dict[str, Any]:
         with path.open("rb") as file:
             file.seek(offset)

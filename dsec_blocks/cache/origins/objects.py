@@ -21,6 +21,8 @@ class RemoteObject:
     size_bytes: int
     version: str | None
     digest: str | None = None
+    has_checksum: bool = False
+    """Whether the origin keeps a checksum of the whole object: see `Origin.stored_checksum`."""
 
 
 class Origin(Protocol):
@@ -32,13 +34,24 @@ class Origin(Protocol):
         Raises `BundleMissing`, `OriginRefused`, `OriginUnreachable` or `UnsafePath`.
         """
 
-    def read(self, item: RemoteObject, *, start: int, length: int) -> Iterator[memoryview]:
+    def read(
+        self, item: RemoteObject, *, start: int, length: int, buffer: memoryview | None = None
+    ) -> Iterator[memoryview]:
         """The bytes `[start, start + length)` of exactly the listed version, piece by piece.
 
-        A piece is valid until the next one is asked for. It may deliver less than was asked for when the connection
-        breaks: then it raises `OSError` and what it yielded is good. Raises `OriginChanged` when the object is no
-        longer the listed version, `OriginRefused`, or `BundleMissing`. It tries once: retries are the caller's.
+        Pieces lie in `buffer` (or in one of the origin's own): a piece is valid until the next one is asked for. A
+        connection that breaks raises `OSError`, and what was yielded before it is good. It tries once: retries are
+        the caller's. Raises `OriginChanged` when the object is no longer the listed version, and `OriginRefused`.
         """
+
+    def stored_checksum(self, item: RemoteObject) -> str | None:
+        """`crc64nvme:BASE64` of the whole object, where the origin has it; asked only if `item.has_checksum`."""
+
+    def latency_seconds(self) -> float | None:
+        """The shortest time seen between a question and the beginning of its answer; None before the first."""
+
+    def close(self) -> None:
+        """Close idle connections; the origin opens new ones when it is used again."""
 
 
 def safe_path(path: str) -> str:

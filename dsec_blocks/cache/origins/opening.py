@@ -5,6 +5,9 @@ from dataclasses import dataclass, field
 from dsec_blocks.cache.errors import UnknownOrigin
 from dsec_blocks.cache.origins.objects import Origin
 from dsec_blocks.cache.origins.paths import PathOrigin
+from dsec_blocks.cache.origins.s3 import S3Origin, split_s3
+from dsec_blocks.gateways.clock import SystemClock
+from dsec_blocks.gateways.objects import Credentials
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,8 +28,20 @@ def origin_for(uri: str, credentials: OriginCredentials | None = None) -> Origin
 
     Raises `UnknownOrigin` for anything else; touches nothing yet.
     """
+    chosen = credentials or OriginCredentials()
     if uri.startswith(("file:///", "/")):
         return PathOrigin()
+    if uri.startswith("s3://"):
+        split_s3(uri)
+        return S3Origin(
+            Credentials(
+                endpoint_url=chosen.endpoint_url,
+                region=chosen.region,
+                access_key_id=chosen.access_key_id,
+                secret_access_key=chosen.secret_access_key,
+            ),
+            clock=SystemClock(),
+        )
     raise UnknownOrigin(
         f"{uri!r} is no address of data; write s3://bucket/prefix, hf://owner/name@revision, https://host/file, "
         "file:///path or an absolute path"

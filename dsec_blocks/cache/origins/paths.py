@@ -26,25 +26,37 @@ class PathOrigin:
             raise OriginRefused(f"{error.filename} may not be read by this user") from error
         return selected(uri, items, include=include, exclude=exclude)
 
-    def read(self, item: RemoteObject, *, start: int, length: int) -> Iterator[memoryview]:
+    def read(
+        self, item: RemoteObject, *, start: int, length: int, buffer: memoryview | None = None
+    ) -> Iterator[memoryview]:
         """Read the range; the file is compared with its listing before and after."""
         path = local_path(item.uri)
-        buffer = memoryview(bytearray(min(CHUNK_BYTES, max(1, length))))
+        room = buffer if buffer is not None else memoryview(bytearray(min(CHUNK_BYTES, max(1, length))))
         try:
             with path.open("rb", buffering=0) as file:
                 _still_the_same(item, path, os.fstat(file.fileno()))
                 position = start
                 while position < start + length:
-                    count = os.preadv(file.fileno(), [buffer[: start + length - position]], position)
+                    count = os.preadv(file.fileno(), [room[: start + length - position]], position)
                     if not count:
                         raise OriginChanged(f"{path} was cut short while it was read; fetch it again")
                     position += count
-                    yield buffer[:count]
+                    yield room[:count]
                 _still_the_same(item, path, os.fstat(file.fileno()))
         except FileNotFoundError:
             raise OriginChanged(f"{path} was removed while it was fetched") from None
         except PermissionError as error:
             raise OriginRefused(f"{path} may not be read by this user") from error
+
+    def stored_checksum(self, item: RemoteObject) -> str | None:
+        """A file system keeps none."""
+
+    def latency_seconds(self) -> float | None:
+        """A mounted share hides it; a disk has none."""
+        return 0.0
+
+    def close(self) -> None:
+        """Nothing is open."""
 
 
 def local_path(uri: str) -> Path:

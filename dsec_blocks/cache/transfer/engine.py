@@ -1,0 +1,247 @@
+"""A fetch: connections that take ranges, threads that hash behind them, and one place where it ends.
+
+Each connection stays on its object while that has bytes left, so that its pieces mostly arrive where the hash stands;
+then it helps the object that has most left for each connection. The first error that no retry can mend stops all.
+"""
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+
+from dsec_blocks.cache.errors import OriginUnreachable, TransferCancelled
+from dsec_blocks.cache.origins.objects import Origin, RemoteObject
+from dsec_blocks.cache.origins.ranges import RangesIgnored
+from dsec_blocks.cache.transfer.attempts import Attempts
+from dsec_blocks.cache.transfer.gaps import Range
+from dsec_blocks.cache.transfer.journal import Journal
+from dsec_blocks.cache.transfer.landing import Landing, Superseded
+from dsec_blocks.cache.transfer.pace import Pace
+from dsec_blocks.cache.transfer.settings import MIB, TransferSettings
+from dsec_blocks.cache.transfer.sizing import JOURNAL_BYTES, connections_for, piece_bytes, range_bytes
+
+_POLL_SECONDS = 0.1
+_PARTING_SECONDS = 1.0
+_STREAM_TRIES = 5
+
+
+class Fetch:
+    """One fetch of some objects into one staging directory."""
+
+    def __init__(
+        self,
+        items: Sequence[RemoteObject],
+        *,
+        origin: Origin,
+        staging: Path,
+        journal: Journal,
+        settings: TransferSettings,
+        progress: Callable[[int], None],
+        cancelled: Callable[[], bool],
+    ) -> None:
+        self.landings: list[Landing] = []
+        self.connections = 0
+        self._origin = origin
+        self._settings = settings
+        self._progress = progress
+        self._cancelled = cancelled
+        self._news = threading.Condition()
+        self._told = threading.Lock()
+        self._stop = threading.Event()
+        self._failure: BaseException | None = None
+        self._to_hash: deque[Landing] = deque()
+        self._threads: list[threading.Thread] = []
+        self._pace = Pace(settings.bandwidth_bytes_per_second, now=time.monotonic, wait=self._stop.wait)
+        hashers = min(4, os.cpu_count() or 1)
+        self._piece = piece_bytes(settings, buffers=settings.max_connections + hashers)
+        try:
+            for item in sorted(items, key=lambda item: -item.size_bytes):
+                self.landings.append(Landing(item, staging=staging, journal=journal, changed=self._wake))
+        except BaseException:
+            self._close()
+            raise
+        self._open = {id(landing) for landing in self.landings if landing.digest is None}
+        self._hashers = min(hashers, len(self._open))
+
+    def run(self) -> None:
+        """Bring everything. Raises the first error that no retry can mend, or `TransferCancelled`."""
+        try:
+            self._to_hash.extend(landing for landing in self.landings if landing.digest is None)
+            for _ in range(self._hashers):
+                self._start(self._hash)
+            self._connect()
+            while True:
+                with self._news:
+                    if self._failure is not None or not self._open:
+                        break
+                    self._news.wait(_POLL_SECONDS)
+                if self._cancelled():
+                    raise TransferCancelled("the fetch was cancelled; what arrived is kept for the next one")
+            if self._failure is not None:
+                raise self._failure
+        finally:
+            self._close()
+
+    def _connect(self) -> None:
+        """As many connections as the latency asks for, once that is known."""
+        left = sum(landing.left_bytes for landing in self.landings)
+        useful = sum(1 for landing in self.landings if landing.left_bytes) + left // (4 * MIB)
+        wanted = min(connections_for(self._origin.latency_seconds(), self._settings), useful)
+        with self._news:
+            while self.connections < wanted and not self._stop.is_set():
+                self.connections += 1
+                self._start(self._bring)
+
+    def _start(self, work: Callable[[memoryview], None]) -> None:
+        def run() -> None:
+            try:
+                work(memoryview(bytearray(self._piece)))
+            except BaseException as error:  # noqa: BLE001 - it is raised again by whoever waits for the fetch
+                self._fail(error)
+
+        thread = threading.Thread(target=run, daemon=True, name=f"dsec-fetch-{work.__name__.strip('_')}")
+        self._threads.append(thread)
+        thread.start()
+
+    def _bring(self, buffer: memoryview) -> None:
+        current: Landing | None = None
+        while (job := self._next_range(current)) is not None:
+            current, part = job
+            try:
+                self._bring_range(current, part, buffer)
+            except Superseded:
+                pass
+            finally:
+                with self._news:
+                    current.active -= 1
+                    self._news.notify_all()
+
+    def _next_range(self, current: Landing | None) -> tuple[Landing, Range] | None:
+        with self._news:
+            while self._open and not self._stop.is_set():
+                landing = current if current is not None and current.left_bytes else self._neediest()
+                if landing is not None:
+                    length = range_bytes(
+                        left_bytes=landing.left_bytes,
+                        connections=landing.active + 1,
+                        latency_seconds=self._origin.latency_seconds(),
+                    )
+                    part = landing.take(length)
+                    if part is not None:
+                        landing.active += 1
+                        return landing, part
+                self._news.wait(_POLL_SECONDS)
+        return None
+
+    def _neediest(self) -> Landing | None:
+        needy = [landing for landing in self.landings if landing.left_bytes]
+        return max(needy, key=lambda landing: landing.left_bytes / (landing.active + 1), default=None)
+
+    def _bring_range(self, landing: Landing, part: Range, buffer: memoryview) -> None:
+        position, noted, restarts = part.start, part.start, part.restarts
+        attempts = Attempts(patience_seconds=self._settings.patience_seconds, now=time.monotonic, wait=self._stop.wait)
+
+        def attempt() -> None:
+            nonlocal position, noted
+            pieces = self._origin.read(landing.item, start=position, length=part.end - position, buffer=buffer)
+            with closing(pieces):  # type: ignore[type-var]
+                for piece in pieces:
+                    if self._stop.is_set():
+                        raise Superseded
+                    can_hash = landing.land(piece, position, restarts=restarts)
+                    position += len(piece)
+                    attempts.progressed(len(piece))
+                    if position == part.end or position - noted >= JOURNAL_BYTES:
+                        landing.note(noted, position, restarts=restarts)
+                        noted = position
+                    if can_hash or landing.is_hashed:
+                        self._hash_soon(landing)
+                    self._arrived(len(piece))
+
+        def attempt_unless_stopped() -> None:
+            if self._stop.is_set():
+                raise Superseded
+            try:
+                attempt()
+            except RangesIgnored:
+                landing.restart(restarts=restarts, single_stream=True)
+                raise Superseded from None
+            except OSError:
+                if landing.is_single_stream and landing.restarts < _STREAM_TRIES:
+                    landing.restart(restarts=restarts, single_stream=True)
+                    raise Superseded from None
+                raise
+
+        try:
+            attempts.retrying()(attempt_unless_stopped)
+        except OSError as error:
+            raise OriginUnreachable(
+                f"{landing.item.uri}: the origin does not deliver ({error}); nothing was published, and what arrived "
+                "is kept for the next try"
+            ) from error
+
+    def _arrived(self, count: int) -> None:
+        self._pace.spend(count)
+        with self._told:
+            self._progress(count)
+        if self.connections < connections_for(self._origin.latency_seconds(), self._settings):
+            self._connect()
+
+    def _hash(self, buffer: memoryview) -> None:
+        while True:
+            with self._news:
+                while not self._to_hash:
+                    if not self._open or self._stop.is_set():
+                        return
+                    self._news.wait(_POLL_SECONDS)
+                landing = self._to_hash.popleft()
+            try:
+                landing.catch_up(buffer)
+                if landing.is_hashed and self._claim(landing) and not landing.finish(self._origin.stored_checksum):
+                    self._unclaim(landing)
+            except Superseded:
+                continue
+            with self._news:
+                self._open -= {id(landing)} if landing.digest is not None else set()
+                self._news.notify_all()
+
+    def _claim(self, landing: Landing) -> bool:
+        """Only one thread finishes an object, however often it was said to be ready."""
+        with self._news:
+            if landing.is_finishing:
+                return False
+            landing.is_finishing = True
+            return True
+
+    def _unclaim(self, landing: Landing) -> None:
+        with self._news:
+            landing.is_finishing = False
+
+    def _hash_soon(self, landing: Landing) -> None:
+        with self._news:
+            if landing not in self._to_hash:
+                self._to_hash.append(landing)
+                self._news.notify_all()
+
+    def _wake(self) -> None:
+        with self._news:
+            self._news.notify_all()
+
+    def _fail(self, error: BaseException) -> None:
+        with self._news:
+            if self._failure is None and not self._stop.is_set():
+                self._failure = error
+            self._stop.set()
+            self._news.notify_all()
+
+    def _close(self) -> None:
+        self._stop.set()
+        self._wake()
+        give_up = time.monotonic() + _PARTING_SECONDS
+        for thread in self._threads:
+            thread.join(max(0.0, give_up - time.monotonic()))
+        for landing in self.landings:
+            landing.close()

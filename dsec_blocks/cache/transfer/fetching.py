@@ -1,0 +1,112 @@
+"""The two calls that everything else uses: fetch these objects, and fetch this bundle as it is now."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dsec_blocks.cache.errors import CacheError, OriginChanged
+from dsec_blocks.cache.origins.objects import Origin, RemoteObject, same_listing
+from dsec_blocks.cache.transfer.disk import on_disk
+from dsec_blocks.cache.transfer.engine import Fetch
+from dsec_blocks.cache.transfer.journal import Journal
+from dsec_blocks.cache.transfer.settings import TransferSettings
+from dsec_blocks.gateways import files
+from dsec_blocks.gateways.processes import boot_id
+
+_LISTINGS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fetched:
+    """One object, staged, complete and fsynced. `verified` says against what: manifest, store, journal or length."""
+
+    item: RemoteObject
+    path: Path
+    digest: str
+    size_bytes: int
+    fetched_bytes: int
+    verified: str
+
+
+def fetch(
+    items: Sequence[RemoteObject],
+    *,
+    origin: Origin,
+    staging: Path,
+    settings: TransferSettings | None = None,
+    progress: Callable[[int], None] = lambda count: None,
+    cancelled: Callable[[], bool] = lambda: False,
+) -> list[Fetched]:
+    """Bring all `items` into `staging` (made if it is not there), in their order; resumes what a killed fetch left.
+
+    `progress` hears the bytes as they arrive, one call at a time. On any error the staging directory keeps what
+    arrived, and nothing else was touched. One fetch at a time may use a staging directory.
+
+    Raises `OriginChanged`, `OriginRefused`, `OriginUnreachable`, `ContentMismatch`, `LocalDiskError` or
+    `TransferCancelled`.
+    """
+    paths = [item.path for item in items]
+    if len(set(paths)) < len(paths):
+        twice = next(path for path in paths if paths.count(path) > 1)
+        raise CacheError(f"{twice} is listed twice: two objects of a bundle cannot have one path")
+    with on_disk(staging / "journal"):
+        files.make_directory(staging)
+        journal = Journal(staging, boot_id=boot_id())
+    try:
+        work = Fetch(
+            items,
+            origin=origin,
+            staging=staging,
+            journal=journal,
+            settings=settings or TransferSettings(),
+            progress=progress,
+            cancelled=cancelled,
+        )
+        work.run()
+    finally:
+        journal.close()
+    landed = {landing.item.path: landing for landing in work.landings}
+    return [
+        Fetched(
+            item=item,
+            path=landed[item.path].path,
+            digest=landed[item.path].digest or "",
+            size_bytes=item.size_bytes,
+            fetched_bytes=landed[item.path].fetched_bytes,
+            verified=landed[item.path].verified,
+        )
+        for item in items
+    ]
+
+
+def fetch_bundle(
+    uri: str,
+    *,
+    origin: Origin,
+    staging: Path,
+    settings: TransferSettings | None = None,
+    include: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+    progress: Callable[[int], None] = lambda count: None,
+    cancelled: Callable[[], bool] = lambda: False,
+) -> list[Fetched]:
+    """List, fetch, and list again: only a bundle whose two listings agree is one. Begins again twice if they do not.
+
+    Objects that did not change are not fetched again.
+
+    Raises what `fetch` and `Origin.list` raise.
+    """
+    before = origin.list(uri, include=include, exclude=exclude)
+    for tried in range(_LISTINGS):
+        try:
+            fetched = fetch(
+                before, origin=origin, staging=staging, settings=settings, progress=progress, cancelled=cancelled
+            )
+            after = origin.list(uri, include=include, exclude=exclude)
+            same_listing(uri, before, after)
+            return fetched
+        except OriginChanged:
+            if tried == _LISTINGS - 1:
+                raise
+            before = origin.list(uri, include=include, exclude=exclude)
+    raise AssertionError
