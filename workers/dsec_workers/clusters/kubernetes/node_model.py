@@ -1,0 +1,102 @@
+"""Kubernetes nodes as `plan()` knows nodes.
+
+On device-plugin nodes the kubelet chooses the card, so a device here is a *place* on its node ("n1/nvidia.com/gpu/3"),
+reserved by count; which card it became is observed after the start. Places that foreign pods use are frozen, from the
+highest free one down, so that the places our gangs hold never change under them.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from decimal import Decimal
+from typing import Any
+
+from dsec_blocks.model.devices import Device, Health, Node
+from dsec_workers.clusters.kubernetes.occupancy import Requests
+from dsec_workers.clusters.kubernetes.resources import Share, gpu_resource, memory_bytes, product
+
+TOPOLOGY_LABELS = ("topology.kubernetes.io/region", "topology.kubernetes.io/zone", "dsec.io/block", "dsec.io/rack")
+"""From the widest level down; a cluster's own keys replace them in the settings."""
+_CLOSING_EFFECTS = ("NoSchedule", "NoExecute")
+
+
+def place(node: str, resource: str, index: int) -> str:
+    """The name of one place for a card on a node; unique in the cluster."""
+    return f"{node}/{resource}/{index}"
+
+
+def node_model(
+    node: Mapping[str, Any],
+    *,
+    foreign: Requests,
+    held: Collection[str] = (),
+    tolerations: Iterable[Mapping[str, Any]] = (),
+    topology_labels: Iterable[str] = TOPOLOGY_LABELS,
+) -> Node:
+    """One node with a device for each whole card it offers.
+
+    `foreign` is what pods that are not ours take there, `held` the places our gangs hold (they are never the ones
+    that foreign use closes).
+    """
+    name, labels = node["metadata"]["name"], node["metadata"].get("labels") or {}
+    devices: list[Device] = []
+    for resource, amount in sorted(((node.get("status") or {}).get("allocatable") or {}).items()):
+        gpu = gpu_resource(resource)
+        if gpu is None or gpu.share is not Share.WHOLE:
+            continue
+        places = [place(name, resource, index) for index in range(int(Decimal(str(amount))))]
+        closed = _closed(places, held, int(foreign.get(resource, Decimal(0))))
+        domain = next((labels[key] for key in gpu.vendor.domain_labels if labels.get(key)), name)
+        devices += [
+            Device(
+                uuid=uuid,
+                node=name,
+                index=len(devices) + index,
+                model=product(labels, gpu.vendor),
+                memory_bytes=memory_bytes(labels, gpu.vendor),
+                nvlink_domain=domain,
+                health=Health.FROZEN if uuid in closed else Health.HEALTHY,
+            )
+            for index, uuid in enumerate(places)
+        ]
+    return Node(
+        name=name,
+        devices=tuple(devices),
+        topology=tuple(labels[key] for key in topology_labels if labels.get(key)),
+        labels=dict(labels),
+        schedulable=why_closed(node, tolerations=tolerations) is None,
+    )
+
+
+def why_closed(node: Mapping[str, Any], *, tolerations: Iterable[Mapping[str, Any]] = ()) -> str | None:
+    """Why no gang may start on the node now, in words for a person; None when one may.
+
+    We bind pods ourselves, so what kube-scheduler honours is ours to honour: cordons, taints, and readiness.
+    """
+    spec, name = node.get("spec") or {}, node["metadata"]["name"]
+    if node["metadata"].get("deletionTimestamp"):
+        return f"node {name} is being deleted"
+    conditions = {c["type"]: c["status"] for c in (node.get("status") or {}).get("conditions") or ()}
+    if conditions.get("Ready") != "True":
+        return f"node {name} is not Ready"
+    if spec.get("unschedulable"):
+        return f"node {name} is cordoned"
+    tolerated = list(tolerations)
+    for taint in spec.get("taints") or ():
+        if taint["effect"] in _CLOSING_EFFECTS and not any(_tolerates(t, taint) for t in tolerated):
+            return f"node {name} has the taint {taint['key']}={taint.get('value') or ''}:{taint['effect']}"
+    return None
+
+
+def _closed(places: list[str], held: Collection[str], foreign: int) -> set[str]:
+    free = [uuid for uuid in places if uuid not in held]
+    return set(free[max(0, len(free) - foreign) :]) if foreign > 0 else set()
+
+
+def _tolerates(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
+    if toleration.get("effect") and toleration["effect"] != taint["effect"]:
+        return False
+    operator, key = toleration.get("operator") or "Equal", toleration.get("key") or ""
+    if not key:
+        return bool(operator == "Exists")
+    if key != taint["key"]:
+        return False
+    return bool(operator == "Exists" or (toleration.get("value") or "") == (taint.get("value") or ""))
