@@ -27,7 +27,7 @@ SCOPES: dict[str, tuple[str, ...]] = {
     "command": (
         "up.", "down.", "demo.", "deploy.", "team.", "cancel.", "worker.execute", "ledger.backup", "ledger.restore",
         "ledger.migrate", "ledger.put_team", "ledger.remove_team", "ledger.wish", "prefect.template.",
-        "checkpoint.selftest.", "cluster.supervisor.kill", "cluster.sweep.kill",
+        "checkpoint.selftest.", "cluster.supervisor.kill", "cluster.sweep.kill", "kube.build.", "kube.plane.",
     ),
     "local call": ("gang.local_rank.", "gang.error.", "gang.result."),
     "real GPU": ("pool.nvml.",),
