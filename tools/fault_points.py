@@ -25,8 +25,8 @@ RUN = "run"
 """The scope of the crash matrix: every point on the path of a run, of a worker or of a recovery."""
 SCOPES: dict[str, tuple[str, ...]] = {
     "command": (
-        "up.", "down.", "demo.", "deploy.", "team.", "cancel.", "worker.execute", "ledger.backup", "ledger.restore",
-        "ledger.migrate", "ledger.put_team", "ledger.remove_team", "ledger.wish", "prefect.template.",
+        "up.", "down.", "demo.", "deploy.", "simulate.", "team.", "cancel.", "worker.execute", "ledger.backup",
+        "ledger.restore", "ledger.migrate", "ledger.put_team", "ledger.remove_team", "ledger.wish", "prefect.template.",
         "checkpoint.selftest.", "cluster.supervisor.kill", "cluster.sweep.kill", "kube.build.", "kube.plane.",
     ),
     "local call": ("gang.local_rank.", "gang.error.", "gang.result."),

@@ -13,6 +13,7 @@ from dsec_deployments.cli import (
     logs,
     pool,
     queue,
+    simulate,
     status,
     steer,
     team,
@@ -47,6 +48,7 @@ app.command(rich_help_panel=_RUNS)(steer.prioritize)
 app.command(rich_help_panel=_RUNS)(steer.evict)
 app.command(rich_help_panel=_RUNS)(steer.cancel)
 app.command(rich_help_panel=_POOL)(pool.pool)
+app.command(rich_help_panel=_POOL)(simulate.simulate)
 app.add_typer(team.app, name="team", rich_help_panel=_POOL)
 app.add_typer(ledger.app, name="ledger", rich_help_panel=_POOL)
 

@@ -32,7 +32,7 @@ class Production:
     ) -> None:
         self.name, self.policy, self.overheads = name, policy, overheads
         self.time_shares = bool(getattr(policy, "time_sharing", False))
-        self.half_life_seconds = policy.usage_half_life_seconds
+        self.half_life_seconds = float(getattr(policy, "usage_half_life_seconds", 86400.0))
         self.snapshot: Snapshot = build_snapshot(nodes=nodes, running=(), teams=teams, pool="simulated")
         self.waiting: dict[str, QueuedGang] = {}
         self.plan: Plan = Plan()
