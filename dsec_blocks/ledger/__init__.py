@@ -9,8 +9,12 @@ from dsec_blocks.ledger.decisions import Decision
 from dsec_blocks.ledger.evictions import Eviction
 from dsec_blocks.ledger.leadership import Election, Lease
 from dsec_blocks.ledger.ledger import Ledger
+from dsec_blocks.ledger.policies import ACTIVE, SHADOW, SHIPPED_VERSION, PolicyRecord
 from dsec_blocks.ledger.reservations import Holding
 from dsec_blocks.ledger.transaction import Fence
-from dsec_blocks.ledger.wishes import WISH_KINDS, Wish
+from dsec_blocks.ledger.wishes import STANDING_KINDS, WISH_KINDS, Wish
 
-__all__ = ["WISH_KINDS", "Decision", "Election", "Eviction", "Fence", "Holding", "Lease", "Ledger", "Violation", "Wish"]
+__all__ = [
+    "ACTIVE", "SHADOW", "SHIPPED_VERSION", "STANDING_KINDS", "WISH_KINDS", "Decision", "Election", "Eviction", "Fence",
+    "Holding", "Lease", "Ledger", "PolicyRecord", "Violation", "Wish",
+]  # fmt: skip

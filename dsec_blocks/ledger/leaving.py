@@ -89,6 +89,7 @@ class Leaving(Transactions):
         values = {
             "state": GangState.ENDED,
             "final_state": final_state,
+            "ended_at": self._clock.now(),
             "placement": None,
             "not_before": None,
             "reason_code": None,

@@ -9,9 +9,11 @@ from dsec_blocks.ledger.leadership import Leadership
 from dsec_blocks.ledger.leaving import Leaving
 from dsec_blocks.ledger.nodes import Nodes, Shadows
 from dsec_blocks.ledger.opening import engine_for, migrate, refuse_newer, schema_version
+from dsec_blocks.ledger.policies import Policies
 from dsec_blocks.ledger.progress import Progress
 from dsec_blocks.ledger.queue import Queue
 from dsec_blocks.ledger.reservations import Reservations
+from dsec_blocks.ledger.retention import Retention
 from dsec_blocks.ledger.schema import HEAD
 from dsec_blocks.ledger.teams import Teams
 from dsec_blocks.ledger.usage import Usage
@@ -33,6 +35,8 @@ class Ledger(
     Shadows,
     Decisions,
     Wishes,
+    Policies,
+    Retention,
     Check,
     Backup,
 ):

@@ -11,7 +11,7 @@ from dsec_blocks.ledger.transaction import Fence, Transactions
 from dsec_blocks.model.gangs import Gang, GangState
 
 _gangs = schema.gangs
-_FROM_PREFECT = ("name", "team", "request", "eligible_at", "parent_run_id")
+_FROM_PREFECT = ("name", "team", "request", "eligible_at", "parent_run_id", "created_by", "tags")
 """What may change in Prefect while a run waits."""
 
 
@@ -31,7 +31,8 @@ class Queue(Transactions):
             if row is None:
                 unknown.append(row_of(gang))
                 continue
-            now = {name: getattr(gang, name) for name in _FROM_PREFECT} | {"request": request_text(gang.request)}
+            now = {name: getattr(gang, name) for name in _FROM_PREFECT}
+            now |= {"request": request_text(gang.request), "tags": list(gang.tags)}
             if row["state"] == GangState.ENDED:
                 again.append({"known": gang.run_id, **now})
             elif row["state"] == GangState.WAITING and any(row[name] != now[name] for name in _FROM_PREFECT):
@@ -49,6 +50,7 @@ class Queue(Transactions):
                 fresh: dict[str, Any] = {
                     "state": GangState.WAITING,
                     "final_state": None,
+                    "ended_at": None,
                     "outcome": {},
                     "not_before": None,
                 }
@@ -75,7 +77,9 @@ class Queue(Transactions):
             for some in chunks(sorted(run_ids)):
                 waiting = (_gangs.c.run_id.in_(some), _gangs.c.state == GangState.WAITING)
                 connection.execute(
-                    sa.update(_gangs).where(*waiting).values(state=GangState.ENDED, reason_code=None, reason=None)
+                    sa.update(_gangs)
+                    .where(*waiting)
+                    .values(state=GangState.ENDED, reason_code=None, reason=None, ended_at=self._clock.now())
                 )
 
     def set_reasons(self, fence: Fence, reasons: Mapping[str, tuple[str, str]]) -> None:

@@ -4,6 +4,7 @@ A row is `(device, turn)` with that pair as its key, so holding a device twice i
 Turn 0 holds the device, turn 1 is promised behind it and becomes turn 0 in the transaction that deletes turn 0.
 """
 
+from collections import defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -12,7 +13,7 @@ from sqlalchemy.exc import IntegrityError
 
 from dsec_blocks.ledger import schema
 from dsec_blocks.ledger.transaction import Transactions
-from dsec_blocks.ledger.usage import charge
+from dsec_blocks.ledger.usage import charge, models_of
 from dsec_blocks.model.errors import ReservationConflict
 from dsec_blocks.model.gangs import GangState, Placement
 
@@ -117,7 +118,12 @@ def release(connection: sa.Connection, *, pool: str, team: str, run_id: str, att
         return
     behind = (_rows.c.device.in_([row.device for row in held]), _rows.c.turn == 1)
     connection.execute(sa.update(_rows).where(*behind).values(turn=0, charged_until=now))
-    charge(connection, pool=pool, team=team, device_seconds=sum(max(0.0, now - row.charged_until) for row in held))
+    models = models_of(connection, pool, [row.device for row in held])
+    by_model: dict[str, float] = defaultdict(float)
+    for row in held:
+        by_model[models.get(row.device, "")] += max(0.0, now - row.charged_until)
+    for model, device_seconds in by_model.items():
+        charge(connection, pool=pool, team=team, model=model, device_seconds=device_seconds)
 
 
 def devices_held(connection: sa.Connection, *, run_id: str, attempt: int) -> list[str]:

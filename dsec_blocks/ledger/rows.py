@@ -44,6 +44,7 @@ def gang_of(row: Mapping[Any, Any]) -> Gang:
     fields = dict(row)
     fields["request"] = _request(fields["request"])
     fields["state"] = GangState(fields["state"])
+    fields["tags"] = tuple(fields["tags"] or ())
     if fields["placement"] is not None:
         fields["placement"] = Placement.from_json(fields["placement"])
     return Gang(**fields)
@@ -69,6 +70,8 @@ def row_of(gang: Gang) -> dict[str, Any]:
         "launch": {},
         "outcome": {},
         "parent_run_id": gang.parent_run_id,
+        "created_by": gang.created_by,
+        "tags": list(gang.tags),
     }
 
 

@@ -6,7 +6,7 @@ epoch. Nested values are JSON. There is nothing here that SQLite and PostgreSQL 
 
 import sqlalchemy as sa
 
-REVISIONS = ("0001", "0002")
+REVISIONS = ("0001", "0002", "0003")
 """Every schema revision, oldest first. A database at any other one was written by a newer DSec."""
 HEAD = REVISIONS[-1]
 VERSION_TABLE = "dsec_schema"
@@ -25,6 +25,9 @@ teams = sa.Table(
     sa.Column("borrow_devices", sa.Integer),
     sa.Column("weight", sa.Float, nullable=False),
     sa.Column("highest_priority", sa.Integer, nullable=False),
+    sa.Column("lend_devices", sa.Integer),
+    sa.Column("parent", sa.Text),
+    sa.Column("user_devices", sa.Integer),
 )
 
 nodes = sa.Table(
@@ -86,6 +89,9 @@ gangs = sa.Table(
     sa.Column("reason_code", sa.Text),
     sa.Column("reason", sa.Text),
     sa.Column("parent_run_id", sa.Text),
+    sa.Column("created_by", sa.Text, nullable=False, server_default=""),
+    sa.Column("tags", _Json),
+    sa.Column("ended_at", sa.Float),
     sa.Index("gangs_by_state", "pool", "state"),
 )
 
@@ -130,7 +136,11 @@ usage = sa.Table(
     metadata,
     sa.Column("pool", sa.Text, primary_key=True),
     sa.Column("team", sa.Text, primary_key=True),
+    sa.Column("model", sa.Text, primary_key=True),
     sa.Column("device_seconds", sa.Float, nullable=False),
+    sa.Column("decayed", sa.Float, nullable=False),
+    sa.Column("folded", sa.Float, nullable=False),
+    sa.Column("decayed_at", sa.Float, nullable=False),
 )
 
 shadows = sa.Table(
@@ -180,5 +190,20 @@ wishes = sa.Table(
     sa.Column("at", sa.Float, nullable=False),
     sa.Column("fulfilled_at", sa.Float),
     sa.Column("outcome", sa.Text),
+    sa.Column("taken_up_at", sa.Float),
     sa.Index("wishes_by_pool", "pool", "fulfilled_at"),
+)
+
+policies = sa.Table(
+    "policies",
+    metadata,
+    sa.Column("id", _Id, primary_key=True, autoincrement=True),
+    sa.Column("pool", sa.Text, nullable=False),
+    sa.Column("role", sa.Text, nullable=False),
+    sa.Column("version", sa.Integer, nullable=False),
+    sa.Column("body", _Json),
+    sa.Column("by", sa.Text, nullable=False),
+    sa.Column("why", sa.Text, nullable=False),
+    sa.Column("at", sa.Float, nullable=False),
+    sa.Index("one_policy_a_version", "pool", "version", unique=True),
 )

@@ -1,4 +1,4 @@
-"""Teams of a pool: the work queues that may hold devices, with quota, weight and highest priority."""
+"""Teams of a pool: the work queues that may hold devices, with quota, weight, highest priority and parent."""
 
 import math
 
@@ -7,8 +7,8 @@ import sqlalchemy as sa
 from dsec_blocks.ledger import schema
 from dsec_blocks.ledger.rows import upsert
 from dsec_blocks.ledger.transaction import Transactions
-from dsec_blocks.model.errors import LedgerError, UnknownTeam
-from dsec_blocks.model.teams import DEFAULT_TEAM, Team
+from dsec_blocks.model.errors import InvalidRequest, LedgerError, UnknownTeam
+from dsec_blocks.model.teams import DEFAULT_TEAM, Team, check_team_name, check_tree, children_of
 
 _teams = schema.teams
 _devices = schema.devices
@@ -35,18 +35,29 @@ class Teams(Transactions):
         return {DEFAULT_TEAM: Team(name=DEFAULT_TEAM, nominal_devices=left)} | known
 
     def put_team(self, pool: str, team: Team) -> None:
-        """Add `team`, or replace what is known of it. Raises `LedgerError` for a quota or weight that means nothing."""
+        """Add `team`, or replace what is known of it.
+
+        Raises `LedgerError` for a quota or weight that means nothing, `InvalidRequest` for a name or a parent that
+        cannot be.
+        """
         _check(team)
         values = {column.name: getattr(team, column.name) for column in _teams.c if column.name != "pool"}
         with self.transaction(at="ledger.put_team") as connection:
+            check_tree(self.teams(pool) | {team.name: team})
             upsert(connection, _teams, [{"pool": pool, **values}])
 
     def remove_team(self, pool: str, name: str) -> None:
         """Forget a team; its waiting runs are then held as those of an unknown team.
 
-        Raises `UnknownTeam`, naming the teams there are.
+        Raises `UnknownTeam`, naming the teams there are, and `InvalidRequest` for a team that others are part of.
         """
         with self.transaction(at="ledger.remove_team") as connection:
+            children = children_of(name, self.teams(pool).values())
+            if children:
+                raise InvalidRequest(
+                    f"team {name} is the parent of {', '.join(children)}; move them first: "
+                    f"`dsec team set {children[0]} --parent none`"
+                )
             gone = connection.execute(sa.delete(_teams).where(_teams.c.pool == pool, _teams.c.name == name))
             if gone.rowcount == 0:
                 known = ", ".join(sorted(self.teams(pool)))
@@ -59,10 +70,13 @@ def _check(team: Team) -> None:
 
     if not team.name.strip():
         refuse("a team needs a name: that of its work queue")
+    check_team_name(team.name)
     if team.nominal_devices < 0:
         refuse(f"nominal_devices is {team.nominal_devices}; it is a number of devices, 0 or more")
-    if team.borrow_devices is not None and team.borrow_devices < 0:
-        refuse(f"borrow_devices is {team.borrow_devices}; it is 0 or more, or none for no limit")
+    for name in ("borrow_devices", "lend_devices", "user_devices"):
+        devices = getattr(team, name)
+        if devices is not None and devices < 0:
+            refuse(f"{name} is {devices}; it is 0 or more, or none for no limit")
     if not 0 < team.weight < math.inf:
         refuse(f"weight is {team.weight}; it is more than 0")
     if team.highest_priority < 0:

@@ -1,17 +1,20 @@
 """Wishes: what the command line and the sweeps want. They write it down; the pool's leader makes it so."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import sqlalchemy as sa
 
 from dsec_blocks.ledger import schema
+from dsec_blocks.ledger.decisions import Decision
 from dsec_blocks.ledger.transaction import Fence, Transactions
 from dsec_blocks.model.errors import LedgerError
 
 _wishes = schema.wishes
 
-WISH_KINDS = ("evict", "cancel", "prioritize", "drain")
+WISH_KINDS = ("evict", "cancel", "prioritize", "drain", "freeze", "thaw", "reserve", "unreserve", "override", "lift")
+STANDING_KINDS = ("drain", "freeze", "reserve", "override")
+"""Wishes that stay open for as long as they are to hold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +29,8 @@ class Wish:
     by: str
     why: str
     at: float
+    taken_up_at: float | None = None
+    """When the leader first acted on it."""
 
 
 class Wishes(Transactions):
@@ -47,6 +52,22 @@ class Wishes(Transactions):
         with self.reading() as connection:
             rows = connection.execute(sa.select(*columns).where(*still_open).order_by(_wishes.c.id)).mappings()
             return [Wish(**row) for row in rows]
+
+    def take_up(self, fence: Fence, wish_id: int, entry: Decision) -> bool:
+        """The leader acts on a wish that stands from now on; False if it did so before. Logs `entry` the first time."""
+        mine = (_wishes.c.id == wish_id, _wishes.c.pool == fence.pool, _wishes.c.taken_up_at.is_(None))
+        with self.transaction(at="ledger.take_up", fence=fence) as connection:
+            taken = connection.execute(sa.update(_wishes).where(*mine).values(taken_up_at=self._clock.now()))
+            if taken.rowcount == 1:
+                connection.execute(sa.insert(schema.decisions).values(**asdict(entry)))
+            return taken.rowcount == 1
+
+    def wish_taken_up(self, wish_id: int) -> bool:
+        """Whether the leader has acted on the wish, or answered it."""
+        columns = (_wishes.c.taken_up_at, _wishes.c.outcome)
+        with self.reading() as connection:
+            row = connection.execute(sa.select(*columns).where(_wishes.c.id == wish_id)).one_or_none()
+        return row is not None and (row.taken_up_at is not None or row.outcome is not None)
 
     def fulfil(self, fence: Fence, wish_id: int, outcome: str) -> None:
         """Close a wish with what came of it; the first answer stays."""

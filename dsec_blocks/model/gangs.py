@@ -109,3 +109,7 @@ class Gang:
     reason_code: str | None = None
     reason: str | None = None
     parent_run_id: str | None = None
+    created_by: str = ""
+    """Who started the run, as far as Prefect or a tag `user:NAME` says; empty is nobody known."""
+    tags: tuple[str, ...] = ()
+    ended_at: float | None = None

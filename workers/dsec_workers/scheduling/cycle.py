@@ -39,7 +39,10 @@ class _Cycle:
     def __init__(self, snapshot: Snapshot, queue: Sequence[QueuedGang], policy: Policy, now: float) -> None:
         self.snapshot, self.policy, self.now = snapshot, policy, now
         due = [gang for gang in queue if gang.eligible_at <= now and gang.run_id not in snapshot.slots]
-        quota = Quota(snapshot, {gang.team for gang in due}, policy)
+        asked: dict[str, int] = {}
+        for gang in due:
+            asked[gang.team] = asked.get(gang.team, 0) + gang.request.devices
+        quota = Quota(snapshot, asked, policy, now)
         self.refused: list[tuple[QueuedGang, Reason]] = []
         self.everything: dict[str, View] = {}
         """Per resource pool, the empty cluster."""
@@ -94,6 +97,7 @@ class _Cycle:
             verdict = verdicts[what]
             if verdict is not None:
                 self.refused.append((gang, verdict))
+                quota.forget(gang.team, gang.request.devices)
                 continue
             parent = gang.parent_run_id if gang.parent_run_id in slots else None
             backing_off = gang.not_before if gang.not_before is not None and gang.not_before > now else None
@@ -101,7 +105,8 @@ class _Cycle:
             overhead = None if request.max_runtime_seconds is not None else (
                 gang.checkpoint_seconds, gang.restart_seconds, request.grace_seconds,
             )  # fmt: skip
-            key = (what, request.max_runtime_seconds, overhead, parent, backing_off, alone)
+            user = gang.created_by if self.snapshot.teams[gang.team].user_devices is not None else ""
+            key = (what, request.max_runtime_seconds, overhead, parent, backing_off, alone, user)
             kind = classes.get(key)
             if kind is None:
                 kind = classes[key] = GangClass(
@@ -112,6 +117,7 @@ class _Cycle:
                     gangs=[],
                     backing_off_until=backing_off,
                     parent=parent,
+                    user=user,
                     leaving_for=alone is not None,
                 )
             kind.gangs.append(len(queue))
@@ -136,7 +142,7 @@ class _Cycle:
                 self.holdable[pool.label, shape] = fits(fleet, self.everything[pool.label], shape)
             if not pool.classes or not self.holdable[pool.label, shape]:
                 return reasons.never_fits(fleet, pool, self.everything[pool.label], request, shape)
-            ceiling, devices = quota.ceiling(quota.number[gang.team], request), least * request.devices_per_node
+            ceiling, devices = quota.highest(quota.number[gang.team], request), least * request.devices_per_node
             if devices > ceiling:
                 return reasons.over_team_limit(request, team, devices, ceiling)
         if frozen.everything is not None:
@@ -201,11 +207,13 @@ class _Cycle:
         else:
             # Teams that lost gangs have quota again; gangs of a team that borrows more may be evicted by others.
             cured = np.isin(order.team, np.array(sorted(effect.teams), np.int64))
+            if effect.teams and trial.quota.tree.nested:
+                cured[:] = True
             if trial.quota.borrowed()[kind.team] > 0:
                 least = trial.least_exposed_priority(kind.team)
                 if least is not None:
                     quota = trial.quota
-                    within = quota.used[order.team] + order.need <= quota.nominal[order.team]
+                    within = quota.within_each(order.team, order.need, kind.team)
                     cured |= (order.team != kind.team) & (within | (order.base_priority > least))
         if not cured.any():
             return
@@ -270,6 +278,8 @@ class _Cycle:
         if not trial.quota_allows(kind, shape.total):
             team = trial.quota.teams[kind.team]
             used, ceiling = int(trial.quota.used[kind.team]), trial.quota.ceiling(kind.team, request)
+            if trial.quota.user_room(kind.team, kind.user) < shape.total:
+                return reasons.waits_for_person(request, team, kind.user)
             return reasons.waits_for_quota(request, team, used, ceiling)
         if kind.leaving_for and not fits_now:
             run_id = self.queue[number].run_id

@@ -43,6 +43,8 @@ class GangClass:
     """Numbers of the gangs, first in order first."""
     backing_off_until: float | None = None
     parent: str | None = None
+    user: str = ""
+    """The person, where the team limits what one may hold."""
     leaving_for: bool = False
     """Others are already being evicted for this gang (a class of one)."""
     next: int = 0

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import log
 
 from dsec_blocks.model.errors import InvalidRequest
 from dsec_blocks.model.requests import Kind
@@ -26,6 +27,16 @@ class Policy:
     """After that wait a team's oldest gang sorts by first submit time alone."""
     history_weight: float = 0.25
     """How much of a team's share is its decayed past usage instead of what it uses now."""
+    usage_half_life_seconds: float = 24 * 3600.0
+    """After that time past usage counts half."""
+    charge_ahead_seconds: float = 600.0
+    """A gang counts from its start as if it had already run this long, so that a burst does not see its own usage."""
+    model_weights: Mapping[str, float] = field(default_factory=dict)
+    """What an hour of a GPU model counts for in past usage; 1 for models that are not named."""
+    keep_ended_seconds: float = 90 * 86400.0
+    """Gangs that ended longer ago are forgotten."""
+    keep_decisions_seconds: float = 90 * 86400.0
+    """Entries of the decision log that are older are forgotten."""
 
     checkpoint_seconds: float = 10.0
     """Notice to devices free, for a gang that has not been measured."""
@@ -42,12 +53,34 @@ class Policy:
     """Sets of victims looked at for one gang before the best one so far is taken."""
     exact_candidates: int = 20
     """Up to so many candidates in a domain the victims are proved cheapest."""
+    cycle_search_budget: int = 100_000
+    """Sets of victims looked at in one cycle, for all gangs together; then only free room is given out."""
+    evictions_per_team: int | None = None
+    """Evictions that the gangs of one team may suffer within `eviction_window_seconds`; None is no limit."""
+    eviction_window_seconds: float = 3600.0
     max_preemptions: int = 64
     """Gangs that may have others evicted for them in one cycle."""
     max_admissions: int = 10_000
     """Admissions in one cycle; gangs behind the last one are left undecided until the next."""
     max_retries: int = 1_000
     """Times in one cycle that remembered failures are dropped because an admission changed what others may evict."""
+
+    consolidation: bool = False
+    """Whether gangs may be moved so that what is free comes together."""
+    move_interval_seconds: float = 6 * 3600.0
+    """A gang is moved, or resized, at most once in that time."""
+    resizing: bool = False
+    """Whether running elastic gangs may be shrunk for others, and grown."""
+    growth_worth: float = 10.0
+    """Growth must bring this many times the device-seconds that resizing costs."""
+    idle_horizon_seconds: float = 3600.0
+    """How long devices that nobody waits for are expected to stay idle."""
+    time_sharing: bool = False
+    """See `dsec_workers.scheduling.time_sharing`."""
+    level_device_seconds: tuple[float, ...] = (3600.0, 36_000.0, 360_000.0)
+    """Device-seconds at which a run's level falls."""
+    lift_factor: float = 8.0
+    """Who has waited so many times what it has run is lifted to the first level, once."""
 
     default_runtime_seconds: float = 3600.0
     """Expected runtime of a gang without max_runtime; only for estimates."""
@@ -66,13 +99,35 @@ class Policy:
                 f"policy {self.version}: w_age is {self.w_age:g}, less than w_share + w_gap + w_depth = {others:g}; "
                 "raise w_age, or a gang could wait for ever behind younger ones of its own priority"
             )
-        for name in ("max_age_seconds", "default_runtime_seconds", "priority_scale", "search_budget"):
+        for name in (
+            "max_age_seconds", "default_runtime_seconds", "priority_scale", "search_budget", "usage_half_life_seconds",
+            "keep_ended_seconds", "keep_decisions_seconds", "cycle_search_budget", "eviction_window_seconds",
+            "growth_worth", "idle_horizon_seconds", "lift_factor",
+        ):  # fmt: skip
             if not getattr(self, name) > 0:
                 raise InvalidRequest(f"policy {self.version}: {name} must be more than 0")
-        for name in ("checkpoint_seconds", "restart_seconds", "eviction_lambda_seconds", "min_run_seconds"):
+        for name in (
+            "checkpoint_seconds", "restart_seconds", "eviction_lambda_seconds", "min_run_seconds",
+            "charge_ahead_seconds", "move_interval_seconds",
+        ):  # fmt: skip
             if not 0 <= getattr(self, name) < float("inf"):
                 raise InvalidRequest(f"policy {self.version}: {name} must be finite and not negative")
+        for model, weight in self.model_weights.items():
+            if not 0 <= weight < float("inf"):
+                raise InvalidRequest(
+                    f"policy {self.version}: model_weights: {model} is {weight}; a weight is finite and not negative"
+                )
+        levels = self.level_device_seconds
+        if not all(0 < low < high for low, high in zip(levels, (*levels[1:], float("inf")), strict=True)):
+            raise InvalidRequest(f"policy {self.version}: level_device_seconds must rise from above 0, got {levels}")
+        if self.evictions_per_team is not None and self.evictions_per_team < 0:
+            raise InvalidRequest(f"policy {self.version}: evictions_per_team must not be negative")
         if not 0 <= self.history_weight <= 1:
             raise InvalidRequest(f"policy {self.version}: history_weight must lie between 0 and 1")
         if self.exact_candidates > 24:
             raise InvalidRequest(f"policy {self.version}: exact_candidates above 24 cannot be searched in time")
+
+    @property
+    def usage_window_seconds(self) -> float:
+        """What decayed usage adds up to for a device that is always held, in seconds."""
+        return self.usage_half_life_seconds / log(2)

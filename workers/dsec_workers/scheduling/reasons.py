@@ -147,6 +147,16 @@ def waits_for_quota(request: GangRequest, team: Team, used: int, ceiling: int) -
     )
 
 
+def waits_for_person(request: GangRequest, team: Team, user: str) -> Reason:
+    """Whoever started it holds what one person may."""
+    who = user or "runs that name no user (tag one with user:NAME)"
+    return Reason(
+        code=ReasonCode.WAITS_FOR_QUOTA,
+        text=f"needs {wanted(request)}; in team {team.name} one person may hold {gpus(team.user_devices or 0)}, and "
+        f"{who} would hold more",
+    )
+
+
 def waits_for_capacity(
     fleet: Fleet,
     request: GangRequest,

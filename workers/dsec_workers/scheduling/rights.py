@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dsec_blocks.model.requests import GangRequest
 from dsec_workers.scheduling.cost import UNITS, eviction_cost, hand_over_seconds
 from dsec_workers.scheduling.fleet import Bools, Ints
 from dsec_workers.scheduling.policy import Policy
@@ -74,8 +75,7 @@ class Claim:
     team: int
     priority: int
     devices: int
-    ceiling: int
-    """See `Quota.ceiling`."""
+    request: GangRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,25 +84,26 @@ class Rights:
 
     claim: Claim
     roster: Roster
-    borrowed: Ints
-    """Per team, devices in use beyond nominal before any of this claim's evictions."""
-    nominal_left: int
-    """Devices that the claim's team may still use within nominal, before any eviction."""
+    quota: Quota
+    over: Ints
+    """Per team, devices in use beyond its own below the common ancestor, before any of this claim's evictions."""
+    within: Bools
+    """Per team, whether the claim's side of the common ancestor uses what it owns, before any eviction."""
     shortage: int
-    """Devices of its own team that must go for the team's limit, before any placement."""
+    """Devices that must go for the limits of the claim's team, before any placement."""
     conditional: Bools
     """Slots that it may evict as the holder that they passed."""
 
     @classmethod
     def of(cls, claim: Claim, roster: Roster, quota: Quota, conditional: Bools) -> "Rights":
         """The rights of `claim` as the trial stands."""
-        after = int(quota.used[claim.team]) + claim.devices
         return cls(
             claim=claim,
             roster=roster,
-            borrowed=quota.borrowed(),
-            nominal_left=int(quota.nominal[claim.team]) - after,
-            shortage=max(0, after - claim.ceiling),
+            quota=quota,
+            over=quota.over(claim.team),
+            within=quota.within(claim.team, claim.devices),
+            shortage=quota.missing(claim.team, claim.request, claim.devices, {}),
             conditional=conditional,
         )
 
@@ -110,8 +111,8 @@ class Rights:
         """Slots that some admissible set of victims might contain."""
         roster, claim = self.roster, self.claim
         own, lower = roster.team == claim.team, roster.priority < claim.priority
-        within = self.nominal_left >= 0
-        borrowing = (self.borrowed > 0)[roster.team]
+        within = self.within[roster.team]
+        borrowing = (self.over > 0)[roster.team]
         allowed = (lower & (own | borrowing | within)) | (~own & borrowing & within)
         found: Bools = roster.movable & ((roster.exposed & allowed) | self.conditional)
         return found
@@ -120,19 +121,29 @@ class Rights:
         """Whether this whole set may be evicted for the claim, in some order, and its team is then within its limit."""
         if not self.tolerable(victims):
             return False
-        roster = self.roster
-        own = sum(int(roster.devices[slot]) for slot in victims if roster.team[slot] == self.claim.team)
-        return own >= self.shortage
+        if not self.shortage:
+            return True
+        leaving: dict[int, int] = {}
+        for slot in victims:
+            team = int(self.roster.team[slot])
+            leaving[team] = leaving.get(team, 0) + int(self.roster.devices[slot])
+        return not self.quota.missing(self.claim.team, self.claim.request, self.claim.devices, leaving)
+
+    def relieving(self, slots: Bools) -> Bools:
+        """Those of `slots` whose eviction could bring the claim's team under a limit."""
+        if not self.shortage:
+            return np.zeros(len(slots), bool)
+        return slots if self.quota.tree.nested else slots & (self.roster.team == self.claim.team)
 
     def tolerable(self, victims: Iterable[int]) -> bool:
         """Whether these may all be evicted, in some order; if not, no larger set may either."""
         roster, claim = self.roster, self.claim
-        within = self.nominal_left >= 0
         chains: dict[int, list[int]] = {}
         for slot in victims:
             if self.conditional[slot]:
                 continue
             team, lower = int(roster.team[slot]), bool(roster.priority[slot] < claim.priority)
+            within = bool(self.within[team])
             if team == claim.team:
                 if not lower:
                     return False
@@ -140,5 +151,13 @@ class Rights:
                 return False
             elif not (within and lower):
                 chains.setdefault(team, []).append(int(roster.devices[slot]))
-        # Smallest first, the team must still be borrowing before the last and largest eviction.
-        return all(sum(sizes) - max(sizes) < self.borrowed[team] for team, sizes in chains.items())
+        # Smallest first, the team must still be borrowing before the last and largest eviction; so must whatever it
+        # is part of, below the ancestor that it shares with the claim.
+        if not self.quota.tree.nested:
+            return all(sum(sizes) - max(sizes) < self.over[team] for team, sizes in chains.items())
+        steps: dict[int, tuple[int, int, int]] = {}
+        for team, sizes in chains.items():
+            for node, beyond in self.quota.steps_over(team, claim.team):
+                total, largest, _ = steps.get(node, (0, 0, 0))
+                steps[node] = (total + sum(sizes), max(largest, *sizes), beyond)
+        return all(total - largest < beyond for total, largest, beyond in steps.values())

@@ -36,6 +36,17 @@ class QueuedGang:
     parent_run_id: str | None = None
     checkpoint_seconds: float | None = None
     restart_seconds: float | None = None
+    created_by: str = ""
+    """The person whose limit inside the team it counts against."""
+    tags: tuple[str, ...] = ()
+    evicted_for: tuple[str, ...] = ()
+    """The gangs it was ever evicted for: it evicts none of them in turn."""
+    attained_seconds: float = 0.0
+    """Device-seconds that its earlier attempts have had, for time sharing; counted anew from a lift."""
+    waiting_since: float | None = None
+    """When it came (back) into the queue; None: at `eligible_at`."""
+    lifted: bool = False
+    """It has had the one lift that time sharing gives to whoever waits too long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +73,12 @@ class RunningGang:
     """It holds its devices only behind victims that have not left yet."""
     conditional_until: float | None = None
     """A passer's condition: the head of line may evict it from then on, at any priority."""
+    created_by: str = ""
+    tags: tuple[str, ...] = ()
+    attained_seconds: float = 0.0
+    """Device-seconds that it had before this attempt, for time sharing."""
+    moved_at: float | None = None
+    """When it was last moved or resized for others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,8 +109,10 @@ class Snapshot:
     """To whom the device is promised when its holder has left."""
     shadows: tuple[Shadow, ...] = ()
     usage: Mapping[str, float] = field(default_factory=dict)
-    """Decayed device-seconds by team; only their proportions matter."""
+    """Device-seconds by team, decayed to now and weighted by GPU model."""
     frozen: Frozen = Frozen()
+    evicted_lately: Mapping[str, int] = field(default_factory=dict)
+    """Evictions that each team's gangs have suffered within the policy's `eviction_window_seconds`."""
 
     def gangs(self) -> Iterable[RunningGang]:
         """The gangs that hold devices or are promised some."""
@@ -109,6 +128,7 @@ class Snapshot:
         shadows: Sequence[Shadow] | None = None,
         usage: Mapping[str, float] | None = None,
         frozen: Frozen | None = None,
+        evicted_lately: Mapping[str, int] | None = None,
     ) -> "Snapshot":
         """The snapshot after these changes; equal in every decision to one built anew.
 
@@ -117,7 +137,12 @@ class Snapshot:
         """
         changed: dict[str, Any] = {
             name: value
-            for name, value in {"teams": teams, "usage": usage, "frozen": frozen}.items()
+            for name, value in {
+                "teams": teams,
+                "usage": usage,
+                "frozen": frozen,
+                "evicted_lately": evicted_lately,
+            }.items()
             if value is not None
         }
         if shadows is not None:
@@ -175,6 +200,7 @@ def build_snapshot(
     shadows: Sequence[Shadow] = (),
     usage: Mapping[str, float] | None = None,
     frozen: Frozen | None = None,
+    evicted_lately: Mapping[str, int] | None = None,
     pool: str,
     fleet: Fleet | None = None,
 ) -> Snapshot:
@@ -191,6 +217,7 @@ def build_snapshot(
         shadows=tuple(shadows),
         usage=dict(usage or {}),
         frozen=frozen or Frozen(),
+        evicted_lately=dict(evicted_lately or {}),
         **_occupied(fleet, sorted(running, key=lambda gang: gang.run_id)),
     )
 

@@ -115,7 +115,7 @@ class Trial:
             team=kind.team,
             priority=kind.request.priority,
             devices=devices,
-            ceiling=self.quota.ceiling(kind.team, kind.request),
+            request=kind.request,
         )
         return Rights.of(claim, self.roster, self.quota, conditional)
 
@@ -145,15 +145,16 @@ class Trial:
         lower = keep.request.priority < kind.request.priority
         if own:
             return lower
-        within = int(quota.used[kind.team]) + devices <= int(quota.nominal[kind.team])
-        borrowing = int(quota.used[keep.team]) + keep.request.devices > int(quota.nominal[keep.team])
+        within = bool(quota.within(kind.team, devices)[keep.team])
+        borrowing = all(over + keep.request.devices > 0 for _, over in quota.steps_over(keep.team, kind.team))
         return (lower and (borrowing or within)) or (borrowing and within)
 
     # ---- one gang ---------------------------------------------------------------------------------------------
 
     def quota_allows(self, kind: GangClass, devices: int) -> bool:
-        """Whether the team may use so many more devices for such a gang."""
-        return int(self.quota.used[kind.team]) + devices <= self.quota.ceiling(kind.team, kind.request)
+        """Whether the team, and the person, may use so many more devices for such a gang."""
+        room = self.quota.ceiling(kind.team, kind.request) - int(self.quota.used[kind.team])
+        return devices <= min(room, self.quota.user_room(kind.team, kind.user))
 
     def attempt(self, number: int, kind: GangClass) -> tuple[Admit, Effect] | None:
         """Admit gang `number` of class `kind` if anything allows it, and enter that here."""
@@ -161,7 +162,10 @@ class Trial:
         if request.devices == 0:
             return self._without_devices(number, kind)
         least = kind.least
-        room_in_quota = self.quota.ceiling(kind.team, request) - int(self.quota.used[kind.team])
+        of_person = self.quota.user_room(kind.team, kind.user)
+        if of_person < least.total:
+            return None
+        room_in_quota = min(of_person, self.quota.ceiling(kind.team, request) - int(self.quota.used[kind.team]))
         most = min(request.nodes, room_in_quota // request.devices_per_node)
         if most >= least.members:
             for room in (self.free, self.soon):
@@ -274,7 +278,7 @@ class Trial:
         if key in self._no_victims and not holds_shadow:
             return None
         rights = self.rights(kind, number, shape.total)
-        who = (team, priority, rights.nominal_left >= 0, number if holds_shadow else None)
+        who = (team, priority, rights.within.tobytes(), number if holds_shadow else None)
         if who not in self._candidates:
             candidates = rights.candidates()
             self._candidates[who] = candidates if candidates.any() else None
@@ -342,7 +346,7 @@ class Trial:
             self._leave(slot)
         self.soon.take(taken)
         np.add.at(self.load, seats.nodes, 1)
-        self.quota.use(kind.team, len(taken))
+        self.quota.use(kind.team, len(taken), kind.user, asked=kind.request.devices)
         end = self.now + expected_runtime(kind.request, self.policy)
         self.times[taken] = min(end, self.conditional.get(gang.run_id, inf))
         admit = Admit(
@@ -367,7 +371,7 @@ class Trial:
         """A victim's devices are promised or soon free; it counts for nobody any more."""
         gang = self.roster.gang(slot)
         self.roster.movable[slot] = False
-        self.quota.use(int(self.roster.team[slot]), -int(self.roster.devices[slot]))
+        self.quota.use(int(self.roster.team[slot]), -int(self.roster.devices[slot]), gang.created_by)
         mine = np.flatnonzero((self.snapshot.holder == slot) & (self.snapshot.next_holder < 0))
         mine = mine[self.usable[mine]]
         self.times[mine] = self.now + gang.request.grace_seconds

@@ -52,7 +52,7 @@ class _Domain:
     gains: dict[int, dict[int, int]]
     """Candidate slot → unit → devices it would leave there."""
     relief: frozenset[int]
-    """Candidates that could bring their own team back under its limit, with or without a gain here."""
+    """Candidates that could bring the claim's team back under a limit, with or without a gain here."""
     order: list[int] = field(default_factory=list)
     """Candidates, cheapest per useful device first."""
     bound: float = 0.0
@@ -210,8 +210,7 @@ class Search:
     def _relief(self) -> frozenset[int]:
         if not self.rights.shortage:
             return frozenset()
-        own = self.allowed & (self.roster.team == self.rights.claim.team)
-        return frozenset(np.flatnonzero(own).tolist())
+        return frozenset(np.flatnonzero(self.rights.relieving(self.allowed)).tolist())
 
     def _order(self, domain: _Domain) -> list[int]:
         """Candidates, cheapest per useful device first."""
