@@ -63,5 +63,13 @@ class LocalDiskError(CacheError):
     """The node's own disk refused a write: full, read-only, or broken."""
 
 
+class CacheFull(CacheError):
+    """There is no room: what is there is held by somebody; the message says by whom and since when."""
+
+
+class BundleTooLarge(CacheError):
+    """A bundle that would not fit even if the cache were empty."""
+
+
 class WeightsUnreadable(CacheError):
     """A weights file that is not whole, or not what its ending says."""

@@ -43,6 +43,42 @@ def publish(path: Path, content: bytes | Iterable[bytes], *, at: str) -> None:
         sync_directory(path.parent)
 
 
+def announce(path: Path, content: bytes, *, at: str) -> None:
+    """Make `path` hold `content`, whole or not at all, for as long as this boot lasts: no fsync.
+
+    For what names a process, and so means nothing after the machine went down.
+    """
+    temporary = path.with_name(f".{path.name}.{uuid4().hex}")
+    with fault_point(at):
+        try:
+            with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644), "wb") as file:
+                file.write(content)
+            os.replace(temporary, path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+
+
+def link(source: Path, target: Path, *, at: str) -> None:
+    """Give the file a second name; durable once the caller has synced the directory.
+
+    Raises `FileExistsError`, `FileNotFoundError`, and `OSError` (EMLINK) when the file has all the names it can have.
+    """
+    with fault_point(at):
+        os.link(source, target)
+
+
+def seal(path: Path, *, at: str) -> None:
+    """Make the content durable and take the permission to write away."""
+    with fault_point(at):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+            os.fchmod(descriptor, 0o444)
+        finally:
+            os.close(descriptor)
+
+
 def rename(source: Path, target: Path, *, at: str) -> None:
     """Move `source` to `target` on the same file system, replacing it, durably."""
     with fault_point(at):

@@ -15,8 +15,8 @@ class Item:
     size_bytes: int
     refetch_seconds: float
     """What it would cost to fetch the whole of it again."""
-    frequency: int = 0
-    """Hits since it was admitted (policies cap and age it as they please)."""
+    frequency: float = 0
+    """Hits since it was admitted; what a policy takes off as the price of staying is subtracted."""
 
 
 class EvictionPolicy(Protocol):

@@ -2,6 +2,11 @@
 
 Yang et al., "FIFO queues are all you need for cache eviction", SOSP 2023. Most bundles that pass a GPU node are wanted
 once; the small queue lets them through without disturbing those that are wanted again. One queue entry is a bundle.
+
+Two things differ from the paper, because bundles are few, large and of very different sizes (docs/decisions/008 has the
+figures). A bundle larger than the whole small queue is on probation like any other: refusing it is no choice when a job
+needs it on the disk, and taking it into the main queue unproven is what costs most. And a second chance has a price:
+a bundle of average size pays one hit a round, a larger one more, a smaller one less.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,31 +20,24 @@ GHOST_SHARE = 0.90
 HITS_TO_STAY = 2
 """Hits on probation that move a bundle into the main queue instead of out."""
 MOST_CHANCES = 3
-"""Rounds that a bundle in the main queue survives at most without another hit."""
+"""Hits that count at most when a bundle in the main queue pays for another round."""
+PRICE_EXPONENT = 0.5
+"""A round costs (bundle's size ÷ mean size in the main queue) to this power, in hits; 0 is the paper's price of one."""
+_LEAST_PRICE, _MOST_PRICE = 1 / 8, 8.0
 
 
 class S3Fifo:
-    """The shares are of the capacity in bytes.
-
-    `admits_large` is what differs from the paper: a bundle larger than the whole small queue goes to the main queue,
-    because a job needs it on the disk in any case. Without it such an object is refused, as libCacheSim does.
-    """
+    """The shares are of the capacity in bytes; `price_exponent=0, refuses_large=True` is libCacheSim's S3-FIFO."""
 
     def __init__(
-        self,
-        capacity_bytes: int,
-        *,
-        small_share: float = SMALL_SHARE,
-        ghost_share: float = GHOST_SHARE,
-        hits_to_stay: int = HITS_TO_STAY,
-        admits_large: bool = True,
+        self, capacity_bytes: int, *, price_exponent: float = PRICE_EXPONENT, refuses_large: bool = False
     ) -> None:
-        self.small_bytes = int(capacity_bytes * small_share)
+        self.small_bytes = int(capacity_bytes * SMALL_SHARE)
         self.main_bytes = capacity_bytes - self.small_bytes
-        self.hits_to_stay = hits_to_stay
-        self.admits_large = admits_large
+        self.price_exponent = price_exponent
+        self.refuses_large = refuses_large
         self._small, self._main = Queue(), Queue()
-        self._ghost = Ghost(int(capacity_bytes * ghost_share))
+        self._ghost = Ghost(int(capacity_bytes * GHOST_SHARE))
         self._remembered: str | None = None
         """The last miss, if it was on the ghost list."""
 
@@ -61,12 +59,11 @@ class S3Fifo:
         self._remembered = key if self._ghost.forget(key) else None
 
     def admit(self, key: str, *, size_bytes: int, refetch_seconds: float) -> bool:
-        """On probation, or into the main queue if it was missed or does not fit on probation."""
+        """On probation, or into the main queue if it was missed after it had left."""
         remembered, self._remembered = self._remembered == key, None
-        is_large = size_bytes >= self.small_bytes
-        if is_large and not remembered and not self.admits_large:
+        if self.refuses_large and not remembered and size_bytes >= self.small_bytes:
             return False
-        queue = self._main if remembered or is_large else self._small
+        queue = self._main if remembered else self._small
         queue.push(key, Item(size_bytes, refetch_seconds))
         return True
 
@@ -102,7 +99,7 @@ class S3Fifo:
         while (key := self._small.oldest(spared=spared)) is not None:
             item = self._small.take(key)
             assert item is not None
-            if item.frequency >= self.hits_to_stay:
+            if item.frequency >= HITS_TO_STAY:
                 item.frequency = 0
                 self._main.push(key, item)
                 continue
@@ -114,8 +111,14 @@ class S3Fifo:
         while (key := self._main.oldest(spared=spared)) is not None:
             item = self._main.take(key)
             assert item is not None
-            if item.frequency == 0:
+            if item.frequency <= 0:
                 return key
-            item.frequency = min(item.frequency, MOST_CHANCES) - 1
+            item.frequency = max(0.0, min(item.frequency, MOST_CHANCES) - self._price(item))
             self._main.push(key, item)
         return None
+
+    def _price(self, item: Item) -> float:
+        if not self.price_exponent or not len(self._main):
+            return 1.0
+        mean_bytes = max(1.0, (self._main.used_bytes + item.size_bytes) / (len(self._main) + 1))
+        return float(min(_MOST_PRICE, max(_LEAST_PRICE, (item.size_bytes / mean_bytes) ** self.price_exponent)))

@@ -91,8 +91,7 @@ class Gdsf:
     """
 
     def __init__(self, capacity_bytes: int) -> None:
-        self.probation_bytes = int(capacity_bytes * PROBATION_SHARE)
-        self.main_bytes = capacity_bytes - self.probation_bytes
+        self.main_bytes = capacity_bytes - int(capacity_bytes * PROBATION_SHARE)
         self._probation = Queue()
         self._main = Ranked()
         self._ghost = Ghost(int(capacity_bytes * GHOST_SHARE))
@@ -123,10 +122,10 @@ class Gdsf:
         self._remembered = key if self._ghost.forget(key) else None
 
     def admit(self, key: str, *, size_bytes: int, refetch_seconds: float) -> bool:
-        """On probation, or straight into the main set if it was missed or does not fit on probation."""
+        """On probation, or straight into the main set if it was missed after it had left."""
         remembered, self._remembered = self._remembered == key, None
         item = Item(size_bytes, refetch_seconds)
-        if remembered or size_bytes >= self.probation_bytes:
+        if remembered:
             self._main.put(key, item, self._score(item))
         else:
             self._probation.push(key, item)

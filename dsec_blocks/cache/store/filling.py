@@ -1,0 +1,265 @@
+"""Filling the cache with one bundle: ask, reserve, fetch, publish. Killed anywhere, the next one finishes or resumes.
+
+Order: blobs → view (with its manifest) → listing → ref. Whoever fills first secures by a hard link what is resident
+already, so that an eviction in the meantime cannot take it away; what it cannot secure, it fetches.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+from uuid import uuid4
+
+from dsec_blocks.cache.bundles import BundleAddress, Manifest, ManifestFile, bare_digest, check_paths
+from dsec_blocks.cache.errors import ContentMismatch, LocalDiskError, OriginUnreachable, TransferCancelled
+from dsec_blocks.cache.origins.objects import RemoteObject
+from dsec_blocks.cache.store import memory
+from dsec_blocks.cache.store.layout import Layout
+from dsec_blocks.cache.store.leases import Held, lease_path
+from dsec_blocks.cache.store.marks import Mark, living, marks_in, path_of, place, withdraw
+from dsec_blocks.cache.store.refs import Ref, read_listing, with_known_digests, write_listing, write_ref
+from dsec_blocks.cache.store.room import Need, drop_staging, grant
+from dsec_blocks.cache.store.store import Store
+from dsec_blocks.cache.store.usage import is_left, written_bytes
+from dsec_blocks.cache.store.views import View, keep_blob, link_blob, publish_view
+from dsec_blocks.gateways import files
+
+RESUMABLE = (OriginUnreachable, TransferCancelled, LocalDiskError)
+"""Failures after which what was fetched so far is kept for the next try."""
+_POLL_SECONDS = 0.05
+IDLE_SECONDS = 30.0
+"""A filler whose staging does not grow for so long is not waited for any more: it may be stopped."""
+
+
+class Fetched(Protocol):
+    """What a transfer says about one object that it staged (see `dsec_blocks.cache.transfer`)."""
+
+    @property
+    def item(self) -> RemoteObject:
+        """The object."""
+
+    @property
+    def path(self) -> Path:
+        """Where it lies, complete and durable."""
+
+    @property
+    def digest(self) -> str:
+        """Its blake3."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Its length."""
+
+    @property
+    def fetched_bytes(self) -> int:
+        """What was moved for it this time."""
+
+
+Fetch = Callable[[Sequence[RemoteObject], Path], Sequence[Fetched]]
+"""Objects and a staging directory → the objects, staged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """A bundle that has just become resident, held."""
+
+    held: Held
+    fetched_bytes: int
+    fetched_objects: int
+    seconds: float
+
+
+def begin(store: Store, address: BundleAddress, *, who: str) -> Mark:
+    """Say that this process fills `address`; others who want it see that and wait."""
+    store.prepare()
+    ask = store.mark(who, key=address.key, uri=str(address), bytes=0)
+    place(store.layout.asks, ask, at="cache.ask.place")
+    return ask
+
+
+def rivals(store: Store, ask: Mark) -> list[Mark]:
+    """Others who fill the same address and began before (the ids decide between equals)."""
+    found = [*living(store.layout.asks, store.sight), *living(store.layout.reservations, store.sight)]
+    mine = (ask.since, ask.id)
+    return [
+        mark
+        for mark in found
+        if mark.id != ask.id
+        and mark.fields.get("key") == ask.fields["key"]
+        and not mark.fields.get("abandoned")
+        and (mark.since, mark.id) < mine
+    ]
+
+
+def give_up(store: Store, ask: Mark) -> None:
+    """Take an ask back."""
+    withdraw(path_of(store.layout.asks, ask), at="cache.ask.withdraw")
+
+
+def wait_for(store: Store, rival: Mark, *, cancelled: Callable[[], bool]) -> bool:
+    """Wait until the other filler is done or dead; False when it has not moved for `IDLE_SECONDS`.
+
+    Raises `TransferCancelled`.
+    """
+    seen, since = -1, store.clock.monotonic()
+    while not cancelled():
+        paths = [path_of(directory, rival) for directory in (store.layout.asks, store.layout.reservations)]
+        present = [path for path in paths if path.exists()]
+        if not present or all(store.sight.is_dead(rival, path) for path in present):
+            return True
+        size = written_bytes(store.layout, rival.id)
+        if size != seen:
+            seen, since = size, store.clock.monotonic()
+        elif store.clock.monotonic() - since > IDLE_SECONDS:
+            return False
+        store.pause(_POLL_SECONDS)
+    raise TransferCancelled(f"{rival.fields.get('uri')} is no longer wanted")
+
+
+def fill(
+    store: Store,
+    address: BundleAddress,
+    items: Sequence[RemoteObject],
+    *,
+    ask: Mark,
+    fetch: Fetch,
+    lease: Mark,
+    still_listed: Callable[[], None] = lambda: None,
+) -> Filled:
+    """Make the listed bundle resident, held by `lease`. The ask is gone afterwards, whatever happens.
+
+    `still_listed` raises `OriginChanged` if the origin no longer lists what it listed.
+    """
+    layout = store.layout
+    staging = layout.staging / ask.id
+    building = staging / "view"
+    reservation = path_of(layout.reservations, ask)
+    began = store.clock.monotonic()
+    try:
+        check_paths([item.path for item in items])
+        files.make_directory(building / "files")
+        known = with_known_digests(read_listing(layout, address.key), items)
+        present = {
+            item.path: known[item.path]
+            for item in items
+            if item.path in known and link_blob(layout, known[item.path], building / "files" / item.path)
+        }
+        missing = sorted((item for item in items if item.path not in present), key=lambda item: item.path)
+        ask, left = _replacing(store, ask)
+        need = Need(
+            what=str(address),
+            size_bytes=max(sum(item.size_bytes for item in missing), *(written_bytes(layout, old) for old in left), 0),
+            files=len(items) + 1,
+            shared=frozenset(present.values()),
+        )
+        grant(store, ask, need)
+        _take_over(store, staging, left)
+        fetched = _fetch(fetch, missing, staging / "data")
+        if missing:
+            still_listed()
+        for one in fetched:
+            digest = bare_digest(one.digest)
+            assert digest is not None
+            keep_blob(layout, one.path, digest, building / "files" / one.item.path)
+            present[one.item.path] = digest
+        manifest = Manifest.of(ManifestFile(item.path, item.size_bytes, present[item.path]) for item in items)
+        held = _publish(store, building, manifest, lease)
+    except BaseException as error:
+        _clear_up(store, ask, keep=isinstance(error, RESUMABLE))
+        raise
+    seconds = store.clock.monotonic() - began
+    try:
+        _point(store, address, items, present, held)
+        moved = sum(one.fetched_bytes for one in fetched)
+        cost = memory.refetch_guess(manifest.size_bytes, objects=len(items))
+        if moved >= manifest.size_bytes / 2 and moved > 0:
+            cost = seconds * manifest.size_bytes / moved
+        memory.note_admission(layout, manifest.bundle, size_bytes=manifest.size_bytes, refetch_seconds=cost)
+    except BaseException:
+        withdraw(held.path, at="cache.lease.undo")
+        raise
+    finally:
+        # The reservation first: until then its files belong to it, afterwards they are the resident blobs.
+        withdraw(reservation, at="cache.reservation.release")
+        drop_staging(store, ask.id)
+    return Filled(held, moved, len(fetched), seconds)
+
+
+def _replacing(store: Store, ask: Mark) -> tuple[Mark, list[str]]:
+    """What earlier fetches of the same address left behind: this one goes on with it."""
+    left = [
+        mark.id
+        for path, mark in marks_in(store.layout.reservations)
+        if mark.fields.get("key") == ask.fields["key"] and is_left(mark, path, store.sight)
+    ]
+    return (replace(ask, fields={**ask.fields, "replaces": left}), left) if left else (ask, left)
+
+
+def _take_over(store: Store, staging: Path, left: Sequence[str]) -> None:
+    """Move one leftover's data here: the rename has one winner. The others' are dropped."""
+    layout = store.layout
+    for old in left:
+        if not (staging / "data").exists():
+            with suppress(FileNotFoundError):
+                files.rename(layout.staging / old / "data", staging / "data", at="cache.staging.take_over")
+        drop_staging(store, old)
+        withdraw(layout.reservations / f"{old}.json", at="cache.reservation.replace")
+
+
+def _fetch(fetch: Fetch, missing: Sequence[RemoteObject], data: Path) -> list[Fetched]:
+    if not missing:
+        return []
+    files.make_directory(data)
+    fetched = list(fetch(missing, data))
+    for item, one in zip(missing, sorted(fetched, key=lambda one: one.item.path), strict=True):
+        promised = bare_digest(item.digest)
+        if one.size_bytes != item.size_bytes or one.path.stat().st_size != item.size_bytes:
+            raise ContentMismatch(f"{item.uri} has {one.size_bytes} bytes and was listed with {item.size_bytes}")
+        if promised is not None and promised != bare_digest(one.digest):
+            raise ContentMismatch(f"{item.uri} is not the content that its manifest promises; nothing was published")
+    return fetched
+
+
+def _publish(store: Store, building: Path, manifest: Manifest, lease: Mark) -> Held:
+    """Lease first, then the rename: at no moment is the new view anybody's prey."""
+    nonce = uuid4().hex[:12]
+    view = View(f"{manifest.bundle}.{nonce}", store.layout.view(f"{manifest.bundle}.{nonce}"))
+    path = place(store.layout.leases / view.id, lease, at="cache.lease.first")
+    try:
+        publish_view(store.layout, building, manifest, nonce)
+    except BaseException:
+        withdraw(path, at="cache.lease.first_undo")
+        raise
+    return Held(view=view, manifest=manifest, mark=lease, path=lease_path(store, view, lease))
+
+
+def _point(
+    store: Store, address: BundleAddress, items: Sequence[RemoteObject], digests: Mapping[str, str], held: Held
+) -> None:
+    now = store.clock.now()
+    write_listing(store.layout, address.key, items, digests)
+    ref = Ref(
+        uri=address.uri,
+        include=address.include,
+        exclude=address.exclude,
+        bundle=held.view.bundle,
+        size_bytes=held.manifest.size_bytes,
+        files=len(held.manifest.files),
+        checked_at=now,
+        fetched_at=now,
+    )
+    write_ref(store.layout, address.key, ref)
+
+
+def _clear_up(store: Store, ask: Mark, *, keep: bool) -> None:
+    """After a failure: keep what can be resumed, else leave no trace."""
+    layout: Layout = store.layout
+    reservation = path_of(layout.reservations, ask)
+    if keep and reservation.exists() and written_bytes(layout, ask.id):
+        kept = replace(ask, fields={**ask.fields, "abandoned": True, "bytes": 0})
+        place(layout.reservations, kept, at="cache.reservation.abandon")
+        return
+    drop_staging(store, ask.id)
+    withdraw(reservation, at="cache.reservation.cancel")
+    withdraw(path_of(layout.asks, ask), at="cache.ask.cancel")
