@@ -5,7 +5,8 @@ UV_VERSION := 0.13.9
 BIN := .venv/bin
 STAMP := .venv/.installed
 UV := $(BIN)/python -m uv
-PYTEST := $(BIN)/python -m pytest
+PYTEST := $(BIN)/python -m pytest --durations=25
+PROCESSES ?= 2
 
 .DEFAULT_GOAL := help
 .PHONY: help venv demo test test-fast test-long lint format lock fault-points screenshots clean
@@ -35,13 +36,13 @@ demo: venv ## A run waits for its GPUs, gets them, gives way and resumes: watch 
 	$(BIN)/dsec demo
 
 test: venv ## Everything but the tests that take minutes; the lint runs inside it
-	$(PYTEST) -m "not long"
+	$(PYTEST) -n $(PROCESSES) -m "not long"
 
 test-fast: lint ## Under a minute: lint, and the tests that need no server
-	$(PYTEST) -m "not slow and not long"
+	$(PYTEST) -n $(PROCESSES) -m "not slow and not long"
 
 test-long: venv ## Everything, the tests that take minutes included
-	$(PYTEST)
+	$(PYTEST) -n $(PROCESSES)
 
 lint: venv ## ruff, mypy and the import contracts
 	$(BIN)/ruff check .

@@ -1,3 +1,3 @@
-"""Fixtures shared by all tests, one module a server."""
+"""Fixtures shared by all tests, one module a server, and how the tests are spread over processes."""
 
-pytest_plugins = ["tests.fixtures.postgres", "tests.fixtures.prefect", "tests.fixtures.s3"]
+pytest_plugins = ["tests.fixtures.postgres", "tests.fixtures.prefect", "tests.fixtures.s3", "tests.fixtures.turns"]

@@ -19,11 +19,13 @@ from tests.crash.sightings import processes_of, resume, stopped
 from tests.crash.world import World
 
 Story = Callable[[World], None]
+LINGER = {"first_seconds": 0.06}
+"""For a run that the story interrupts: its first attempt must still run by then, on a slow machine too."""
 
 
 def eviction(world: World) -> None:
     """A gang on all devices checkpoints, gives way to an urgent one, resumes from its commit, and completes."""
-    low = world.train("low", steps=150, nodes=2, devices_per_node=2, grace="8s")
+    low = world.train("low", steps=150, nodes=2, devices_per_node=2, grace="8s", parameters=LINGER)
     world.wait("low to commit", lambda: ((g := world.gang(low)) and g.last_commit_at) or _is_over(world, low))
     urgent = world.train("urgent", steps=5, nodes=1, devices_per_node=1, priority=100, grace="8s")
     world.wait("urgent to be over", lambda: _is_over(world, urgent))
@@ -47,7 +49,7 @@ def cancellation(world: World) -> None:
 
 def death(world: World) -> None:
     """A supervisor is killed; what it left is cleared up and the run starts again from its commit."""
-    run = world.train("run", steps=60, nodes=2, devices_per_node=1)
+    run = world.train("run", steps=60, nodes=2, devices_per_node=1, parameters=LINGER)
     world.wait("a commit", lambda: ((g := world.gang(run)) and g.last_commit_at) or _is_over(world, run))
     _kill_supervisor(world)
     world.wait_until_over()
@@ -88,9 +90,8 @@ def takeover(world: World) -> None:
 
 def deaf(world: World) -> None:
     """A gang that ignores its notice is stopped at its deadline, and resumes from its commit."""
-    low = world.train(
-        "low", steps=120, nodes=1, devices_per_node=2, grace="1s", parameters={"deaf": True, "step_seconds": 0.04}
-    )
+    parameters = {"deaf": True, "step_seconds": 0.04, "first_seconds": 0.08}
+    low = world.train("low", steps=120, nodes=1, devices_per_node=2, grace="1s", parameters=parameters)
     world.wait("low to commit", lambda: ((g := world.gang(low)) and g.last_commit_at) or _is_over(world, low))
     urgent = world.train("urgent", steps=3, nodes=2, devices_per_node=2, priority=100)
     world.wait("urgent to be over", lambda: _is_over(world, urgent))
@@ -162,7 +163,7 @@ def failing_rank(world: World) -> None:
 
 def wishes(world: World) -> None:
     """Somebody evicts, prioritises and cancels by the command line's way, through the ledger."""
-    run = world.train("run", steps=200, nodes=1, devices_per_node=2)
+    run = world.train("run", steps=200, nodes=1, devices_per_node=2, parameters=LINGER)
     world.wait("a commit", lambda: ((g := world.gang(run)) and g.last_commit_at) or _is_over(world, run))
     waiting = world.start("waits", "waiting", expects=("CANCELLED",), nodes=2, devices_per_node=2)
     world.wait("it waits", lambda: (g := world.gang(waiting)) and g.state is GangState.WAITING)
@@ -175,7 +176,7 @@ def wishes(world: World) -> None:
 def withdrawn(world: World) -> None:
     """A preemptor is cancelled before its victim has answered: the notice is taken back."""
     low = world.train(
-        "low", steps=90, nodes=1, devices_per_node=2, grace="30s", parameters={"deaf": True, "step_seconds": 0.04}
+        "low", steps=150, nodes=1, devices_per_node=2, grace="30s", parameters={"deaf": True, "step_seconds": 0.04}
     )
     world.wait("low to commit", lambda: ((g := world.gang(low)) and g.last_commit_at) or _is_over(world, low))
     urgent = world.start("waits", "urgent", nodes=2, devices_per_node=2, priority=100, expects=("CANCELLED",))

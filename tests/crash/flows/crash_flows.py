@@ -22,8 +22,12 @@ def note(where: str, **fields: object) -> None:
     os.close(descriptor)
 
 
-def work(where: str, store: str, steps: int, step_seconds: float, every: int, deaf: bool, full: bool) -> int:
+def work(
+    where: str, store: str, steps: int, step_seconds: float, first_seconds: float, every: int, deaf: bool, full: bool
+) -> int:
     """One rank: count steps, checkpoint, leave when told."""
+    if os.environ["DSEC_ATTEMPT"] == "1":
+        step_seconds = first_seconds or step_seconds
     checkpoint = run.checkpoints(f"file://{store}", every=every)
     state = checkpoint.restore({"done": 0})
     note(where, what="begin", rank=run.rank, step=checkpoint.step)
@@ -55,13 +59,16 @@ def train(
     store: str,
     steps: int = 60,
     step_seconds: float = 0.02,
+    first_seconds: float = 0.0,
     every: int = 10,
     deaf: bool = False,
     full: bool = False,
 ) -> int:
-    """All ranks count to `steps`."""
+    """All ranks count to `steps`, a step in `first_seconds` in the first attempt if that is more than 0."""
     note(where, what="flow")
-    results = current_gang().run(work, where, store, steps, step_seconds, every, deaf, full, per="device")
+    results = current_gang().run(
+        work, where, store, steps, step_seconds, first_seconds, every, deaf, full, per="device"
+    )
     assert all(done == steps for done in results), results
     return steps
 
