@@ -16,6 +16,7 @@ from dsec_blocks.model.requests import GangRequest
 from dsec_blocks.model.teams import Team
 from dsec_workers.scheduling.decisions import Shadow
 from dsec_workers.scheduling.fleet import Fleet, Ints, build_fleet
+from dsec_workers.scheduling.withheld import Withheld
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +91,14 @@ class Frozen:
     nodes: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Override:
+    """An operator's word on one gang: start it whatever its rank and its limits (`admit`), or keep it waiting."""
+
+    admit: bool
+    text: str
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Snapshot:
     """One pool at one instant. Nothing in it changes: a cycle works on copies, `apply` makes a new one.
@@ -111,6 +120,9 @@ class Snapshot:
     usage: Mapping[str, float] = field(default_factory=dict)
     """Device-seconds by team, decayed to now and weighted by GPU model."""
     frozen: Frozen = Frozen()
+    withheld: tuple[Withheld, ...] = ()
+    overrides: Mapping[str, Override] = field(default_factory=dict)
+    """By run id."""
     evicted_lately: Mapping[str, int] = field(default_factory=dict)
     """Evictions that each team's gangs have suffered within the policy's `eviction_window_seconds`."""
 
@@ -128,6 +140,8 @@ class Snapshot:
         shadows: Sequence[Shadow] | None = None,
         usage: Mapping[str, float] | None = None,
         frozen: Frozen | None = None,
+        withheld: tuple[Withheld, ...] | None = None,
+        overrides: Mapping[str, Override] | None = None,
         evicted_lately: Mapping[str, int] | None = None,
     ) -> "Snapshot":
         """The snapshot after these changes; equal in every decision to one built anew.
@@ -141,6 +155,8 @@ class Snapshot:
                 "teams": teams,
                 "usage": usage,
                 "frozen": frozen,
+                "withheld": withheld,
+                "overrides": overrides,
                 "evicted_lately": evicted_lately,
             }.items()
             if value is not None
@@ -200,6 +216,8 @@ def build_snapshot(
     shadows: Sequence[Shadow] = (),
     usage: Mapping[str, float] | None = None,
     frozen: Frozen | None = None,
+    withheld: Sequence[Withheld] = (),
+    overrides: Mapping[str, Override] | None = None,
     evicted_lately: Mapping[str, int] | None = None,
     pool: str,
     fleet: Fleet | None = None,
@@ -217,6 +235,8 @@ def build_snapshot(
         shadows=tuple(shadows),
         usage=dict(usage or {}),
         frozen=frozen or Frozen(),
+        withheld=tuple(withheld),
+        overrides=dict(overrides or {}),
         evicted_lately=dict(evicted_lately or {}),
         **_occupied(fleet, sorted(running, key=lambda gang: gang.run_id)),
     )
