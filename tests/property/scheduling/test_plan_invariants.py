@@ -104,6 +104,7 @@ def test_over_fifty_cycles_no_two_gangs_evict_each_other_in_turn_and_the_queue_c
     waiting, running, now, shadows = {g.run_id: g for g in queue}, {g.run_id: g for g in held}, NOW, ()
     pairs: dict[tuple[str, str], int] = {}
     requests = {g.run_id: (g.team, g.request, g.submitted_at) for g in [*queue, *held]}
+    evicted_for: dict[str, tuple[str, ...]] = {}
     last = 0
     for cycle in range(50):
         now += 400.0  # longer than the minimum run, so nothing but rights stops an eviction
@@ -115,6 +116,7 @@ def test_over_fifty_cycles_no_two_gangs_evict_each_other_in_turn_and_the_queue_c
             gang = waiting.pop(admit.run_id)
             for name in [victim.run_id for victim in admit.victims]:
                 pairs[admit.run_id, name] = pairs.get((admit.run_id, name), 0) + 1
+                evicted_for[name] = (*evicted_for.get(name, ()), admit.run_id)  # as the ledger remembers it
             for name in [victim.run_id for victim in admit.victims] + list(admit.waits_for):
                 if name in running:
                     team, request, submitted = requests[name]
@@ -122,6 +124,7 @@ def test_over_fifty_cycles_no_two_gangs_evict_each_other_in_turn_and_the_queue_c
                     waiting[name] = replace(
                         queue[0], run_id=name, team=team, request=request, submitted_at=submitted,
                         eligible_at=submitted, evictions=1, not_before=None,
+                        evicted_for=evicted_for.get(name, ()),
                     )  # fmt: skip
             running[admit.run_id] = RunningGang(
                 run_id=gang.run_id, team=gang.team, request=gang.request, placement=admit.placement,

@@ -47,3 +47,23 @@ def overhead_seconds(checkpoint: float | None, restart: float | None, policy: Po
     return (policy.checkpoint_seconds if checkpoint is None else checkpoint) + (
         policy.restart_seconds if restart is None else restart
     )
+
+
+def move_cost(gang: RunningGang, policy: Policy, now: float) -> float:
+    """Device-seconds lost by moving `gang`: as for an eviction, but it never waits in line and nobody is sent away."""
+    return _redone(gang, len(gang.placement.devices), policy, now)
+
+
+def resize_cost(gang: RunningGang, devices_left: int, policy: Policy, now: float) -> float:
+    """Device-seconds lost by going on with so many devices.
+
+    That is checkpoint and restart of all of those, and what is at stake of the work that all did since the last commit.
+    """
+    return _redone(gang, devices_left, policy, now)
+
+
+def _redone(gang: RunningGang, restarted: int, policy: Policy, now: float) -> float:
+    overhead = overhead_seconds(gang.checkpoint_seconds, gang.restart_seconds, policy)
+    safe_until = max(gang.started_at, gang.last_commit_at or gang.started_at)
+    at_stake = max(0.0, now - safe_until) * (1.0 - snapshot_chance(gang, policy))
+    return round((restarted * overhead + len(gang.placement.devices) * at_stake) * UNITS) / UNITS

@@ -3,25 +3,24 @@
 Sort out what can never start; then, again and again, try the first in order until nobody can start. An admission
 changes shares, room and rights, so the order is asked anew after each: the result equals planning one admission at a
 time. Every pass of the loop either admits a gang or closes a class of gangs, and classes are reopened only by
-admissions that evict, move a shadow or make a team borrow, within a budget.
+admissions that evict, move a shadow or make a team borrow, within a budget. What is then left over is dealt to
+elastic gangs.
 """
 
 from collections.abc import Sequence
-from math import inf
 
 import numpy as np
 
-from dsec_blocks.model.reasons import Reason
-from dsec_workers.scheduling import reasons
-from dsec_workers.scheduling.decisions import Admit, Hold, Plan, Shadow
-from dsec_workers.scheduling.order import FACTORS, GangClass, Order
-from dsec_workers.scheduling.placement import Shape, fits
+from dsec_workers.scheduling.attempts import Attempts, Effect
+from dsec_workers.scheduling.decisions import Admit, Hold, Plan, Resize, Shadow
+from dsec_workers.scheduling.elastic import deal_surplus, grow
+from dsec_workers.scheduling.holds import Holds
+from dsec_workers.scheduling.order import GangClass, Order
 from dsec_workers.scheduling.policy import Policy
 from dsec_workers.scheduling.quota import Quota
-from dsec_workers.scheduling.room import View, view_of
-from dsec_workers.scheduling.shadow import earliest, expected_runtime
-from dsec_workers.scheduling.snapshot import QueuedGang, Snapshot
-from dsec_workers.scheduling.trial import Effect, Trial, least_shape
+from dsec_workers.scheduling.snapshot import QueuedGang, RunningGang, Snapshot
+from dsec_workers.scheduling.sorting import Sorting
+from dsec_workers.scheduling.trial import Trial
 
 
 def plan(snapshot: Snapshot, queue: Sequence[QueuedGang], policy: Policy, now: float) -> Plan:
@@ -43,121 +42,58 @@ class _Cycle:
         for gang in due:
             asked[gang.team] = asked.get(gang.team, 0) + gang.request.devices
         quota = Quota(snapshot, asked, policy, now)
-        self.refused: list[tuple[QueuedGang, Reason]] = []
-        self.everything: dict[str, View] = {}
-        """Per resource pool, the empty cluster."""
-        self.holdable: dict[tuple[str, Shape], bool] = {}
-        self.told: dict[object, Reason] = {}
-        self.queue, self.classes = self._sort_out(due, quota)
+        self.sorting = Sorting(snapshot, due, quota, policy, now)
+        self.queue, self.classes = self.sorting.queue, self.sorting.classes
         self.order = Order(self.queue, self.classes, quota, policy, now)
         self.trial = Trial(snapshot, self.queue, quota, policy, now)
+        self.attempts = Attempts(self.trial)
         self.admits: list[Admit] = []
+        self.admitted: dict[str, int] = {}
         self.retries = policy.max_retries
 
     def run(self) -> Plan:
         """All the steps."""
         self._take_over()
-        self._admit_all()
-        self.refused.sort(key=lambda pair: (pair[0].submitted_at, pair[0].run_id))
-        holds = self._holds() + [Hold(run_id=gang.run_id, reason=reason) for gang, reason in self.refused]
-        trial, fleet = self.trial, self.snapshot.fleet
+        self._admit_ordered()
+        growths: list[Resize] = []
+        if self._admit_all():
+            self.admits = deal_surplus(self.trial, self.admits, self._admitted)
+            growths = grow(self.trial, self._somebody_waits)
+            self.trial.forget_answers()
+        refused = sorted(self.sorting.refused, key=lambda pair: (pair[0].submitted_at, pair[0].run_id))
+        holds = Holds(self.order, self.trial).all(self._free_by_pool())
         return Plan(
             admits=tuple(self.admits),
-            holds=tuple(holds),
-            shadows=tuple(
-                Shadow(
-                    run_id=keep.run_id,
-                    resource_pool=keep.resource_pool,
-                    start=keep.start,
-                    devices=tuple(fleet.uuids[number] for number in keep.devices.tolist()),
-                    since=keep.since,
-                )
-                for keep in sorted(trial.kept, key=lambda k: (k.since, k.run_id))
-                if not keep.pledge
-            ),
+            holds=(*holds, *(Hold(run_id=gang.run_id, reason=reason) for gang, reason in refused)),
+            shadows=self._shadows(),
+            growths=tuple(growths),
+            lifted=tuple(admit.run_id for admit in self.admits if admit.run_id in self.sorting.lifted),
             policy_version=self.policy.version,
-            conditional=dict(trial.conditional),
+            conditional=dict(self.trial.conditional),
         )
 
-    def _sort_out(self, due: Sequence[QueuedGang], quota: Quota) -> tuple[list[QueuedGang], list[GangClass]]:
-        """Classes of the gangs that may start some day; the others are refused with a reason each."""
-        verdicts: dict[object, Reason | None] = {}
-        queue: list[QueuedGang] = []
-        classes: dict[object, GangClass] = {}
-        leaving_for = {gang.evicting_for for gang in self.snapshot.gangs() if gang.evicting and gang.evicting_for}
-        now, slots = self.now, self.snapshot.slots
-        for gang in due:
-            request = gang.request
-            what = (
-                gang.team, request.nodes, request.devices_per_node, request.gpu_model, request.gpu_memory_bytes,
-                request.topology, request.priority, request.kind, request.preemptible, request.min_nodes,
-            )  # fmt: skip
-            if what not in verdicts:
-                verdicts[what] = self._never(gang, quota)
-            verdict = verdicts[what]
-            if verdict is not None:
-                self.refused.append((gang, verdict))
-                quota.forget(gang.team, gang.request.devices)
-                continue
-            parent = gang.parent_run_id if gang.parent_run_id in slots else None
-            backing_off = gang.not_before if gang.not_before is not None and gang.not_before > now else None
-            alone = gang.run_id if gang.run_id in leaving_for else None
-            overhead = None if request.max_runtime_seconds is not None else (
-                gang.checkpoint_seconds, gang.restart_seconds, request.grace_seconds,
-            )  # fmt: skip
-            user = gang.created_by if self.snapshot.teams[gang.team].user_devices is not None else ""
-            key = (what, request.max_runtime_seconds, overhead, parent, backing_off, alone, user)
-            kind = classes.get(key)
-            if kind is None:
-                kind = classes[key] = GangClass(
-                    request=request,
-                    team=quota.number[gang.team],
-                    pool=self.snapshot.fleet.pool_of(request),
-                    least=least_shape(request),
-                    gangs=[],
-                    backing_off_until=backing_off,
-                    parent=parent,
-                    user=user,
-                    leaving_for=alone is not None,
-                )
-            kind.gangs.append(len(queue))
-            queue.append(gang)
-        return queue, list(classes.values())
-
-    def _never(self, gang: QueuedGang, quota: Quota) -> Reason | None:
-        """The first reason that waiting does not cure (a freeze included, which an operator has to lift)."""
-        request, fleet, frozen = gang.request, self.snapshot.fleet, self.snapshot.frozen
-        team = self.snapshot.teams.get(gang.team)
-        if team is not None and request.priority > team.highest_priority:
-            return reasons.above_highest_priority(request, team)
-        if team is None:
-            return reasons.unknown_team(gang.team, self.snapshot.teams)
-        pool = fleet.pool_of(request)
-        least = request.min_nodes or request.nodes
-        shape = least_shape(request)
-        if request.devices:
-            if pool.label not in self.everything:
-                self.everything[pool.label] = view_of(fleet, pool.mask)
-            if (pool.label, shape) not in self.holdable:
-                self.holdable[pool.label, shape] = fits(fleet, self.everything[pool.label], shape)
-            if not pool.classes or not self.holdable[pool.label, shape]:
-                return reasons.never_fits(fleet, pool, self.everything[pool.label], request, shape)
-            ceiling, devices = quota.highest(quota.number[gang.team], request), least * request.devices_per_node
-            if devices > ceiling:
-                return reasons.over_team_limit(request, team, devices, ceiling)
-        if frozen.everything is not None:
-            return reasons.frozen(frozen.everything, "the pool")
-        if gang.team in frozen.teams:
-            return reasons.frozen(frozen.teams[gang.team], f"team {gang.team}")
-        return None
+    def _shadows(self) -> tuple[Shadow, ...]:
+        uuids = self.snapshot.fleet.uuids
+        return tuple(
+            Shadow(
+                run_id=keep.run_id,
+                resource_pool=keep.resource_pool,
+                start=keep.start,
+                devices=tuple(uuids[number] for number in keep.devices.tolist()),
+                since=keep.since,
+            )
+            for keep in sorted(self.trial.kept, key=lambda k: (k.since, k.run_id))
+            if not keep.pledge
+        )
 
     def _take_over(self) -> None:
         """Restore what earlier cycles kept for gangs that still wait."""
+        reservations = self.attempts.reservations
         numbers = {gang.run_id: number for number, gang in enumerate(self.queue)}
         for shadow in sorted(self.snapshot.shadows, key=lambda s: (s.since, s.run_id)):
             number = numbers.get(shadow.run_id)
             if number is not None:
-                self.trial.restore_shadow(shadow, number, self._class(number))
+                reservations.restore_shadow(shadow, number, self._class(number))
         for kind in self.classes:
             if kind.leaving_for:
                 number = kind.gangs[0]
@@ -168,9 +104,9 @@ class _Cycle:
                 holder = self.snapshot.holder
                 mine = (holder >= 0) & held[holder] & (self.snapshot.next_holder < 0) & kind.pool.mask
                 if mine.any():
-                    self.trial.pledge(number, kind, np.flatnonzero(mine))
-        self.trial.renew_all()
-        self.trial.kept_moved()
+                    reservations.pledge(number, kind, np.flatnonzero(mine))
+        reservations.renew_all()
+        reservations.kept_moved()
 
     def _class(self, number: int) -> GangClass:
         return self.classes[int(self.order.class_of[number])]
@@ -178,26 +114,46 @@ class _Cycle:
     def _free_by_pool(self) -> list[int]:
         return [int(np.count_nonzero(self.trial.free.free & pool.mask)) for pool in self.order.pools.values()]
 
-    def _admit_all(self) -> None:
-        order, trial = self.order, self.trial
+    def _admit_all(self) -> bool:
+        """Admit whom anything allows; False when the cycle ends before everybody has been tried."""
+        order = self.order
         order.begin(self._free_by_pool())
         while len(self.admits) < self.policy.max_admissions:
             number = order.next()
             if number is None:
-                return
+                return True
             kind = self._class(number)
             if kind.backing_off_until is not None:
                 order.refused(number)
                 continue
-            found = trial.attempt(number, kind)
+            found = self.attempts.attempt(number, kind)
             if found is None:
                 order.refused(number)
                 self._consider_shadow(number, kind)
                 continue
             admit, effect = found
             self.admits.append(admit)
+            self.admitted[admit.run_id] = number
             order.admitted(number, self._free_by_pool())
             self._reopen(kind, effect)
+        return False
+
+    def _admit_ordered(self) -> None:
+        """Whom an operator wants started goes before all others and past every limit, once it fits."""
+        order = self.order
+        order.begin(self._free_by_pool())
+        for kind in self.classes:
+            if not kind.ordered:
+                continue
+            number = kind.gangs[0]
+            with self.trial.quota.lifted():
+                found = self.attempts.attempt(number, kind)
+                if found is None:
+                    self._consider_shadow(number, kind)
+                    continue
+            self.admits.append(found[0])
+            self.admitted[found[0].run_id] = number
+            order.admitted(number, self._free_by_pool())
 
     def _reopen(self, kind: GangClass, effect: Effect) -> None:
         """Try refused classes again if this admission may have cured their refusal."""
@@ -214,10 +170,11 @@ class _Cycle:
                 if least is not None:
                     quota = trial.quota
                     within = quota.within_each(order.team, order.need, kind.team)
-                    cured |= (order.team != kind.team) & (within | (order.base_priority > least))
+                    lower = order.base_priority >= least if self.policy.time_sharing else order.base_priority > least
+                    cured |= (order.team != kind.team) & (within | lower)
         if not cured.any():
             return
-        trial.forget_failures(room=effect.surplus)
+        self.attempts.forget_failures(room=effect.surplus)
         cured &= order.remaining & ~order.open
         if cured.any() and self.retries > 0:
             self.retries -= 1
@@ -229,105 +186,22 @@ class _Cycle:
             return
         if kind.leaving_for or not trial.quota_allows(kind, kind.least.total):
             return
-        trial.cast_shadow(number, kind)
+        self.attempts.reservations.cast_shadow(number, kind)
 
-    # ---- those who wait -----------------------------------------------------------------------------------------
+    # ---- elastic gangs ------------------------------------------------------------------------------------------
 
-    def _holds(self) -> list[Hold]:
-        numbers, summands = self.order.final(self._free_by_pool())
-        holders = {keep.number for keep in self.trial.kept if not keep.pledge}
-        numbers = [n for n in numbers if n in holders] + [n for n in numbers if n not in holders]
-        why: dict[int, Reason] = {}
-        for number in numbers:
-            kind_number = int(self.order.class_of[number])
-            if kind_number not in why and not self.order.open[kind_number]:
-                why[kind_number] = self._why(number, self.classes[kind_number])
-        etas = self._estimates(numbers)
-        columns = list(zip(*(values.tolist() for values in summands), strict=True))
-        class_of = self.order.class_of.tolist()
-        places: dict[str, int] = {}
-        holds = []
-        for number in numbers:
-            kind_number = class_of[number]
-            reason = why.get(kind_number)
-            if reason is None:
-                continue
-            label = self.classes[kind_number].pool.label
-            places[label] = places.get(label, 0) + 1
-            holds.append(
-                Hold(
-                    run_id=self.queue[number].run_id,
-                    reason=reason,
-                    position=places[label],
-                    eta=etas.get(number),
-                    factors=dict(zip(FACTORS, columns[number], strict=True)),
-                )
-            )
-        return holds
+    def _admitted(self, run_id: str) -> tuple[int, GangClass]:
+        number = self.admitted[run_id]
+        return number, self._class(number)
 
-    def _why(self, number: int, kind: GangClass) -> Reason:
-        """The first reason of the closed set that applies as the cycle ends."""
-        trial, request, shape = self.trial, kind.request, kind.least
-        if request.devices == 0:
-            if kind.backing_off_until is not None and trial.fits_now(number, kind):
-                return reasons.backing_off(kind.backing_off_until, self.now)
-            return reasons.no_open_node(self.snapshot.frozen.nodes, self.snapshot.fleet.nodes)
-        fits_now = trial.fits_now(number, kind)
-        if kind.parent is not None and not fits_now and trial.fits_without(kind.parent, number, kind):
-            return reasons.waits_for_parent(kind.parent, request)
-        if not trial.quota_allows(kind, shape.total):
-            team = trial.quota.teams[kind.team]
-            used, ceiling = int(trial.quota.used[kind.team]), trial.quota.ceiling(kind.team, request)
-            if trial.quota.user_room(kind.team, kind.user) < shape.total:
-                return reasons.waits_for_person(request, team, kind.user)
-            return reasons.waits_for_quota(request, team, used, ceiling)
-        if kind.leaving_for and not fits_now:
-            run_id = self.queue[number].run_id
-            count = sum(gang.evicting_for == run_id for gang in self.snapshot.gangs() if gang.evicting)
-            return reasons.waits_for_victims(request, count)
-        if fits_now and kind.backing_off_until is not None:
-            return reasons.backing_off(kind.backing_off_until, self.now)
-        closed = self.snapshot.frozen.nodes
-        if closed and trial.fits_if_opened(number, kind):
-            name, text = min(closed.items())
-            return reasons.frozen(text, f"node {name}" if len(closed) == 1 else f"{len(closed)} nodes, {name} first,")
-        avoided = trial.avoided(kind, number)
-        starts = [trial.kept[index].start for index in avoided if trial.kept[index].start < inf]
-        key = (kind.pool.label, shape, request.nodes, request.gpu_model, request.gpu_memory_bytes, avoided)
-        if key not in self.told:
-            self.told[key] = reasons.waits_for_capacity(
-                self.snapshot.fleet,
-                request,
-                shape,
-                trial.view(trial.free, kind, avoided),
-                trial.view(trial.free, kind, ()),
-                min(starts, default=None),
-                self.now,
-            )
-        return self.told[key]
-
-    def _estimates(self, numbers: Sequence[int]) -> dict[int, float]:
-        """When the first of every resource pool start, if they start in this order and nobody else comes."""
-        trial, fleet = self.trial, self.snapshot.fleet
-        times = trial.times.copy()
-        etas: dict[int, float] = {}
-        for keep in (k for k in trial.kept if not k.pledge):
-            etas[keep.number] = keep.start
-            times[keep.devices] = keep.start + expected_runtime(keep.request, self.policy)
-        seen: dict[str, int] = {}
-        for number in numbers:
-            kind = self._class(number)
-            place = seen[kind.pool.label] = seen.get(kind.pool.label, 0) + 1
-            if place > self.policy.eta_positions or number in etas:
-                if len(seen) == len(self.order.pools) and min(seen.values()) > self.policy.eta_positions:
-                    break
+    def _somebody_waits(self, gang: RunningGang) -> bool:
+        """Whether anybody but the holder of a shadow waits for devices of the kind that `gang` would grow into."""
+        pool = self.snapshot.fleet.pool_of(gang.request)
+        for number, kind in enumerate(self.classes):
+            if not self.order.remaining[number] or not kind.request.devices:
                 continue
-            shape = kind.least
-            if not shape.total or not trial.quota_allows(kind, shape.total):
-                continue
-            found = earliest(fleet, times, kind.pool.mask, shape)
-            if found is None:
-                continue
-            etas[number] = max(found[0], kind.backing_off_until or 0.0)
-            times[np.concatenate(found[2])] = etas[number] + expected_runtime(kind.request, self.policy)
-        return etas
+            shadowed = len(kind.gangs) - kind.next == 1 and int(self.order.head[number]) in self.trial.keepers
+            alike = bool(set(kind.pool.classes) & set(pool.classes))
+            if not shadowed and alike and self.trial.quota_allows(kind, kind.least.total):
+                return True
+        return False

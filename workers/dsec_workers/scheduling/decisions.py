@@ -16,12 +16,36 @@ class Victim:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Resize:
+    """An elastic gang goes on with other members: checkpoint, then restart at `placement`.
+
+    It is shrunk for the gang `for_run`, or grows into idle devices (None). Cost in device-seconds.
+    """
+
+    run_id: str
+    placement: Placement
+    cost: float
+    for_run: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """A gang goes on elsewhere: checkpoint, then restart at once at `placement`, which is free. Cost as above."""
+
+    run_id: str
+    placement: Placement
+    cost: float
+    for_run: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Admit:
     """Start a gang at `placement` now.
 
-    With `victims`, the devices are promised first (reserved behind their present holders), the victims are told, and
-    the start follows when they have left. `waits_for` are gangs that were leaving anyway and whose devices it takes:
-    also a promise, without a notice. `optimal` is false when the search budget ended before the proof.
+    With `victims`, `resizes` or `moves`, the devices are promised first (reserved behind their present holders), those
+    gangs are told, and the start follows when they have left, shrunk or gone elsewhere. `waits_for` are gangs that were
+    leaving anyway and whose devices it takes: also a promise, without a notice. `optimal` is false when the search
+    budget ended before the proof.
     """
 
     run_id: str
@@ -30,6 +54,8 @@ class Admit:
     optimal: bool = True
     why: str = ""
     waits_for: tuple[str, ...] = ()
+    resizes: tuple[Resize, ...] = ()
+    moves: tuple[Move, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +93,10 @@ class Plan:
     admits: tuple[Admit, ...] = ()
     holds: tuple[Hold, ...] = ()
     shadows: tuple[Shadow, ...] = ()
+    growths: tuple[Resize, ...] = ()
+    """Running elastic gangs that grow into what nobody else needs."""
+    lifted: tuple[str, ...] = ()
+    """Gangs admitted by the one lift of time sharing: their attained time counts anew."""
     policy_version: str = ""
     conditional: Mapping[str, float] = field(default_factory=dict)
     """Passers admitted this cycle on condition: run id → the time until which they may stay."""

@@ -45,6 +45,18 @@ class GangClass:
     parent: str | None = None
     user: str = ""
     """The person, where the team limits what one may hold."""
+    whole: ResourcePool | None = None
+    """Its resource pool with what is withheld from it, where anything is."""
+    withheld_by: str = ""
+    """By whose order, in words."""
+    ordered: bool = False
+    """An operator wants it started now, whatever its rank and its team's limits (a class of one)."""
+    level: int = 0
+    """Of time sharing; 0 comes first."""
+    evicted_for: tuple[str, ...] = ()
+    """Gangs that these were evicted for, and never evict in turn."""
+    never_evicted_by: tuple[str, ...] = ()
+    """Waiting gangs that were evicted for these, and so cannot ask them to leave."""
     leaving_for: bool = False
     """Others are already being evicted for this gang (a class of one)."""
     next: int = 0

@@ -129,6 +129,16 @@ def frozen(why: str, what: str) -> Reason:
     return Reason(code=ReasonCode.ADMISSION_FROZEN, text=f"admission to {what} is frozen: {why}")
 
 
+def held_back(text: str) -> Reason:
+    """An operator keeps this one run waiting."""
+    return Reason(code=ReasonCode.ADMISSION_FROZEN, text=f"held back {text}")
+
+
+def withheld(request: GangRequest, by: str) -> Reason:
+    """Enough is free, but kept for others or to be emptied."""
+    return Reason(code=ReasonCode.ADMISSION_FROZEN, text=f"needs {wanted(request)}; what is free is kept: {by}")
+
+
 def waits_for_parent(parent: str, request: GangRequest) -> Reason:
     """The devices it needs are held by the run that waits for it."""
     return Reason(

@@ -1,11 +1,18 @@
-"""Who may evict whom. Base priority decides, never rank: a rank moves with time and would let two gangs take turns.
+"""Who may make whom give way. Base priority decides, never rank: a rank moves with time and would let two take turns.
 
 *Priority*: victims of strictly lower base priority; if the preemptor's team would borrow, only its own gangs and
 those of teams that are borrowing before each eviction. *Reclaim*: a preemptor whose team, itself included, stays
 within nominal quota may also evict gangs of any base priority from other teams that are borrowing before each
-eviction. Whether the team would borrow is judged before any eviction of its own gangs: nobody buys rights over
-others by evicting itself. Every victim taken by borrowing leaves a team that would again borrow by taking it back,
-so it cannot reclaim its way back.
+eviction. In a tree both are judged below the ancestor that the two teams share (see `Quota`). Whether the team would
+borrow is judged before any eviction of its own gangs: nobody buys rights over others by evicting itself. *Time
+sharing* (a policy): an equal base priority counts as lower when its level is greater.
+
+Borrowing comes and goes, so these rules alone let a gang reclaim from a borrower, its team then borrow with another
+gang, and the borrower come back by priority. Hence *once is enough*: a gang evicts none that it was itself evicted
+for. What levels decide is exempt, because a level only ever falls.
+
+*Moving* takes nothing away: any gang of no higher base priority may be asked. What happens to a gang counts only past
+its minimum run, and no team suffers more evictions than the policy's rate.
 """
 
 from collections.abc import Collection, Iterable
@@ -14,58 +21,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from dsec_blocks.model.requests import GangRequest
-from dsec_workers.scheduling.cost import UNITS, eviction_cost, hand_over_seconds
 from dsec_workers.scheduling.fleet import Bools, Ints
-from dsec_workers.scheduling.policy import Policy
+from dsec_workers.scheduling.options import How, Option, one_each
 from dsec_workers.scheduling.quota import Quota
-from dsec_workers.scheduling.snapshot import RunningGang, Snapshot
-
-
-def protected(gang: RunningGang, policy: Policy, now: float) -> bool:
-    """Whether the gang is within its minimum run: until its first commit after each start, bounded."""
-    committed = gang.first_commit_at is not None and gang.first_commit_at >= gang.started_at
-    return not committed and now - gang.started_at < policy.min_run_seconds
-
-
-class Roster:
-    """The running gangs as arrays by slot, for asking all of them at once."""
-
-    def __init__(self, snapshot: Snapshot, quota: Quota, policy: Policy, now: float) -> None:
-        self.snapshot, self.policy, self.now = snapshot, policy, now
-        size = len(snapshot.running)
-        self.priority: Ints = np.zeros(size, np.int64)
-        self.team: Ints = np.zeros(size, np.int64)
-        self.devices: Ints = np.zeros(size, np.int64)
-        self.movable: Bools = np.zeros(size, bool)
-        """Some gang may evict it at some time: evictable, not leaving, not promised."""
-        self.exposed: Bools = np.zeros(size, bool)
-        """Past its minimum run."""
-        self.due: Bools = np.zeros(size, bool)
-        """Passed on a condition whose time to leave has come."""
-        for slot, gang in enumerate(snapshot.running):
-            if gang is None:
-                continue
-            self.priority[slot] = gang.request.priority
-            self.team[slot] = quota.number[gang.team]
-            self.devices[slot] = len(gang.placement.devices)
-            self.movable[slot] = gang.request.evictable and not gang.evicting and not gang.promised
-            self.exposed[slot] = not protected(gang, policy, now)
-            until = gang.conditional_until
-            self.due[slot] = until is not None and now >= until - hand_over_seconds(gang, policy)
-        self._costs: dict[int, int] = {}
-
-    def gang(self, slot: int) -> RunningGang:
-        """The gang in `slot`."""
-        gang = self.snapshot.running[slot]
-        assert gang is not None
-        return gang
-
-    def cost(self, slot: int) -> int:
-        """Cost of evicting it, in thousandths of a device-second."""
-        found = self._costs.get(slot)
-        if found is None:
-            found = self._costs[slot] = round(eviction_cost(self.gang(slot), self.policy, self.now) * UNITS)
-        return found
+from dsec_workers.scheduling.roster import Roster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +35,9 @@ class Claim:
     priority: int
     devices: int
     request: GangRequest
+    level: int = 0
+    spared: frozenset[int] = frozenset()
+    """Slots of the gangs that it was once evicted for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +55,18 @@ class Rights:
     """Devices that must go for the limits of the claim's team, before any placement."""
     conditional: Bools
     """Slots that it may evict as the holder that they passed."""
+    lower: Bools
+    """Slots that give way to it by base priority, or by level."""
+    may_move: Bools
+    """Slots that may be moved for it."""
 
     @classmethod
     def of(cls, claim: Claim, roster: Roster, quota: Quota, conditional: Bools) -> "Rights":
         """The rights of `claim` as the trial stands."""
+        by_level = (roster.priority == claim.priority) & (roster.level > claim.level)
+        if claim.spared:
+            conditional = conditional.copy()
+            conditional[list(claim.spared)] = False
         return cls(
             claim=claim,
             roster=roster,
@@ -105,28 +75,38 @@ class Rights:
             within=quota.within(claim.team, claim.devices),
             shortage=quota.missing(claim.team, claim.request, claim.devices, {}),
             conditional=conditional,
+            lower=(roster.priority < claim.priority) | by_level,
+            may_move=roster.unsettled & roster.movable & roster.exposed & (roster.priority <= claim.priority),
         )
 
     def candidates(self) -> Bools:
         """Slots that some admissible set of victims might contain."""
         roster, claim = self.roster, self.claim
-        own, lower = roster.team == claim.team, roster.priority < claim.priority
+        own, lower = roster.team == claim.team, self.lower
         within = self.within[roster.team]
         borrowing = (self.over > 0)[roster.team]
         allowed = (lower & (own | borrowing | within)) | (~own & borrowing & within)
-        found: Bools = roster.movable & ((roster.exposed & allowed) | self.conditional)
+        allowed &= roster.exposed & (roster.allowance > 0)[roster.team]
+        for slot in claim.spared:
+            allowed[slot] &= self._by_level(slot)
+        found: Bools = roster.movable & (allowed | self.conditional)
         return found
 
-    def admissible(self, victims: Collection[int]) -> bool:
-        """Whether this whole set may be evicted for the claim, in some order, and its team is then within its limit."""
+    def _by_level(self, slot: int) -> bool:
+        """Whether it may evict that gang for its level alone."""
+        roster = self.roster
+        return bool(roster.priority[slot] == self.claim.priority and roster.level[slot] > self.claim.level)
+
+    def admissible(self, victims: Collection[Option]) -> bool:
+        """Whether this whole set may be taken for the claim, in some order, and its team is then within its limit."""
         if not self.tolerable(victims):
             return False
         if not self.shortage:
             return True
         leaving: dict[int, int] = {}
-        for slot in victims:
-            team = int(self.roster.team[slot])
-            leaving[team] = leaving.get(team, 0) + int(self.roster.devices[slot])
+        for option in victims:
+            team = int(self.roster.team[option.slot])
+            leaving[team] = leaving.get(team, 0) + option.released
         return not self.quota.missing(self.claim.team, self.claim.request, self.claim.devices, leaving)
 
     def relieving(self, slots: Bools) -> Bools:
@@ -135,14 +115,20 @@ class Rights:
             return np.zeros(len(slots), bool)
         return slots if self.quota.tree.nested else slots & (self.roster.team == self.claim.team)
 
-    def tolerable(self, victims: Iterable[int]) -> bool:
-        """Whether these may all be evicted, in some order; if not, no larger set may either."""
+    def tolerable(self, victims: Collection[Option]) -> bool:
+        """Whether these may all be taken, in some order; if not, no larger set may either.
+
+        Each is one of `candidates()`, or is only moved and one of `may_move`.
+        """
+        if not one_each(victims) or not self._within_rate(victims):
+            return False
         roster, claim = self.roster, self.claim
         chains: dict[int, list[int]] = {}
-        for slot in victims:
-            if self.conditional[slot]:
+        for option in victims:
+            slot = option.slot
+            if option.how is How.MOVE or self.conditional[slot]:
                 continue
-            team, lower = int(roster.team[slot]), bool(roster.priority[slot] < claim.priority)
+            team, lower = int(roster.team[slot]), bool(self.lower[slot])
             within = bool(self.within[team])
             if team == claim.team:
                 if not lower:
@@ -150,7 +136,7 @@ class Rights:
             elif not (within or lower):
                 return False
             elif not (within and lower):
-                chains.setdefault(team, []).append(int(roster.devices[slot]))
+                chains.setdefault(team, []).append(option.released)
         # Smallest first, the team must still be borrowing before the last and largest eviction; so must whatever it
         # is part of, below the ancestor that it shares with the claim.
         if not self.quota.tree.nested:
@@ -161,3 +147,13 @@ class Rights:
                 total, largest, _ = steps.get(node, (0, 0, 0))
                 steps[node] = (total + sum(sizes), max(largest, *sizes), beyond)
         return all(total - largest < beyond for total, largest, beyond in steps.values())
+
+    def _within_rate(self, victims: Iterable[Option]) -> bool:
+        if self.roster.policy.evictions_per_team is None:
+            return True
+        count: dict[int, int] = {}
+        for option in victims:
+            if option.how is How.EVICT and not self.conditional[option.slot]:
+                team = int(self.roster.team[option.slot])
+                count[team] = count.get(team, 0) + 1
+        return all(number <= self.roster.allowance[team] for team, number in count.items())

@@ -1,0 +1,43 @@
+"""Where moved gangs go: room that is free now, so that they resume at once and nobody waits in line for it.
+
+What is free is then in one piece for the gang that the move was made for; nothing is taken from whoever moves but a
+checkpoint and a restart.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dsec_workers.scheduling.fleet import Bools, Fleet, Ints
+from dsec_workers.scheduling.placement import Seats, Shape, find_seats, pick_devices
+from dsec_workers.scheduling.room import view_of
+from dsec_workers.scheduling.snapshot import RunningGang
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """The new place of the gang in `slot`."""
+
+    slot: int
+    seats: Seats
+    devices: list[Ints]
+
+
+def present_shape(gang: RunningGang) -> Shape:
+    """The shape in which it runs now."""
+    return Shape(len(gang.placement.members), gang.request.devices_per_node, gang.request.topology)
+
+
+def find_homes(fleet: Fleet, free_now: Bools, movers: Sequence[tuple[int, RunningGang]]) -> list[Home] | None:
+    """New places for all of `movers` (slot and gang) in `free_now`, the largest first; None if one finds none."""
+    free, homes = free_now.copy(), []
+    for slot, gang in sorted(movers, key=lambda pair: (-len(pair[1].placement.devices), pair[1].run_id)):
+        shape = present_shape(gang)
+        view = view_of(fleet, free & fleet.pool_of(gang.request).mask)
+        seats = find_seats(fleet, view, shape)
+        if seats is None:
+            return None
+        devices = pick_devices(fleet, view.free, seats, shape)
+        for numbers in devices:
+            free[numbers] = False
+        homes.append(Home(slot, seats, devices))
+    return homes

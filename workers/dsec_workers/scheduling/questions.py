@@ -1,0 +1,39 @@
+"""What would let a waiting gang start? Asked as a cycle ends, for the reasons; nothing here changes the trial."""
+
+from dsec_workers.scheduling.order import GangClass
+from dsec_workers.scheduling.placement import fits
+from dsec_workers.scheduling.room import view_of
+from dsec_workers.scheduling.trial import Trial
+
+
+def fits_now(trial: Trial, number: int, kind: GangClass) -> bool:
+    """Whether it would start in room that is free, were it not for something else."""
+    if kind.request.devices == 0:
+        return bool((trial.fleet.node_schedulable & ~trial.closed).any())
+    shape = kind.least
+    if not trial.quota_allows(kind, shape.total):
+        return False
+    avoided = trial.avoided(kind, number)
+    key = (kind.pool.label, shape, avoided)
+    if key not in trial.fits:
+        trial.fits[key] = fits(trial.fleet, trial.view(trial.free, kind, avoided), shape)
+    return trial.fits[key]
+
+
+def fits_without(trial: Trial, run_id: str, number: int, kind: GangClass) -> bool:
+    """Whether it would start in free room if that gang were gone."""
+    slot, shape = trial.snapshot.slots[run_id], kind.least
+    gang = trial.roster.gang(slot)
+    back = len(gang.placement.devices) if trial.quota.number[gang.team] == kind.team else 0
+    mask = trial.mask(kind, trial.avoided(kind, number))
+    freed = (trial.free.free | (trial.usable & (trial.snapshot.holder == slot))) & mask
+    return trial.quota_allows(kind, shape.total - back) and fits(trial.fleet, view_of(trial.fleet, freed), shape)
+
+
+def fits_if_opened(trial: Trial, number: int, kind: GangClass) -> bool:
+    """Whether it would start in free room if no node were closed."""
+    snapshot = trial.snapshot
+    unheld = (snapshot.holder < 0) & (snapshot.next_holder < 0) & trial.fleet.device_usable
+    mask = trial.mask(kind, trial.avoided(kind, number))
+    opened = (trial.free.free | (unheld & trial.closed[trial.fleet.device_node])) & mask
+    return fits(trial.fleet, view_of(trial.fleet, opened), kind.least)

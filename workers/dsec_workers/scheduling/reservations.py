@@ -1,0 +1,145 @@
+"""What is kept for gangs that wait: shadows (the head of line's future place) and pledges (room its victims leave)."""
+
+from collections.abc import Callable
+from math import inf
+
+import numpy as np
+
+from dsec_workers.scheduling.decisions import Shadow
+from dsec_workers.scheduling.fleet import Bools, Ints
+from dsec_workers.scheduling.order import GangClass
+from dsec_workers.scheduling.placement import Shape
+from dsec_workers.scheduling.shadow import Kept, earliest
+from dsec_workers.scheduling.trial import Trial
+
+
+class Reservations:
+    """Keeps `trial.kept` right; `moved` is called when failures that depend on it are out of date."""
+
+    def __init__(self, trial: Trial, moved: Callable[[], None]) -> None:
+        self.trial, self._moved = trial, moved
+        self._pool_masks: dict[str, Bools] = {}
+        self._shapes: dict[str, Shape] = {}
+
+    def cast_shadow(self, number: int, kind: GangClass) -> bool:
+        """Reserve the earliest future place for the head of its resource pool; False when the forecast has none."""
+        trial = self.trial
+        found = earliest(trial.fleet, trial.times, kind.pool.mask & ~self._others(number), kind.least)
+        if found is None:
+            return False
+        start, _, devices = found
+        self._keep(number, kind, start, trial.now, np.concatenate(devices))
+        self.kept_moved()
+        return True
+
+    def restore_shadow(self, shadow: Shadow, number: int, kind: GangClass) -> None:
+        """Take a shadow over from the last cycle, unless its team's quota no longer lets the holder use it.
+
+        Call `renew_all` once all are restored.
+        """
+        if not self.trial.quota_allows(kind, kind.least.total):
+            return
+        numbers = self.trial.fleet.device_number
+        known = [numbers[uuid] for uuid in shadow.devices if uuid in numbers]
+        whole = len(known) == len(shadow.devices) == kind.least.total
+        start = shadow.start if whole else -inf  # late by definition: looked for again
+        self._keep(number, kind, start, shadow.since, np.array(known, np.int64))
+
+    def pledge(self, number: int, kind: GangClass, devices: Ints) -> None:
+        """Room that gangs leave for a waiting gang is for nobody else."""
+        self._keep(number, kind, inf, self.trial.now, devices, pledge=True)
+
+    def renew_all(self) -> bool:
+        """Move shadows earlier where they can be, later only where their devices are late; True when any moved.
+
+        An earlier start of one makes room for another, so passes repeat while something moves, a bounded number of
+        times.
+        """
+        moved = False
+        for _ in range(len(self.trial.kept) + 1):
+            shadows = [keep for keep in self.trial.kept if not keep.pledge]
+            moves = [self._renew(keep) for keep in sorted(shadows, key=lambda k: (k.since, k.run_id))]
+            if not any(moves):
+                break
+            moved = True
+        return moved
+
+    def settle(self, number: int, evicted: bool) -> bool:
+        """Drop what is no longer kept for anybody once `number` is admitted; True when something kept has moved.
+
+        That is what the gang that starts had, and what a team's quota no longer lets its holder use. The others are
+        looked at again when devices of theirs are late, or when somebody leaves earlier than was foreseen.
+        """
+        trial = self.trial
+        if not trial.kept:
+            return False
+        remaining = [keep for keep in trial.kept if keep.number != number and (keep.pledge or self._may_use(keep))]
+        changed = len(remaining) != len(trial.kept)
+        trial.kept = remaining
+        if changed or evicted or any(self._late(keep) for keep in trial.kept):
+            changed |= self.renew_all()
+        if changed:
+            self.kept_moved()
+        return changed
+
+    def kept_moved(self) -> None:
+        """Views and failures that depend on what is kept are out of date."""
+        trial = self.trial
+        trial.free.forget_views()
+        trial.soon.forget_views()
+        trial.keepers = frozenset(keep.number for keep in trial.kept)
+        trial.forget_answers()
+        self._moved()
+
+    def _renew(self, keep: Kept) -> bool:
+        trial, late = self.trial, keep.start == -inf or self._late(keep)
+        mask = self._pool_masks[keep.run_id] & ~self._others(keep.number)
+        before = inf if late else keep.start
+        found = earliest(trial.fleet, trial.times, mask, self._shapes[keep.run_id], before=before)
+        if found is None:
+            if late:
+                trial.kept.remove(keep)
+            return late
+        keep.start, keep.devices = found[0], np.concatenate(found[2])
+        keep.mask = np.zeros(trial.fleet.size, bool)
+        keep.mask[keep.devices] = True
+        return True
+
+    def _may_use(self, keep: Kept) -> bool:
+        quota, shape = self.trial.quota, self._shapes[keep.run_id]
+        return int(quota.used[keep.team]) + shape.total <= quota.ceiling(keep.team, keep.request)
+
+    def _late(self, keep: Kept) -> bool:
+        trial = self.trial
+        return not keep.pledge and bool((trial.times[keep.devices] > max(keep.start, trial.now)).any())
+
+    def _others(self, number: int) -> Bools:
+        """Devices kept for any other gang."""
+        mask = np.zeros(self.trial.fleet.size, bool)
+        for keep in self.trial.kept:
+            if keep.number != number:
+                mask |= keep.mask
+        return mask
+
+    def _keep(
+        self, number: int, kind: GangClass, start: float, since: float, devices: Ints, *, pledge: bool = False
+    ) -> None:
+        mask = np.zeros(self.trial.fleet.size, bool)
+        mask[devices] = True
+        run_id = self.trial.queue[number].run_id
+        self.trial.kept.append(
+            Kept(
+                number=number,
+                run_id=run_id,
+                resource_pool=kind.pool.label,
+                team=kind.team,
+                request=kind.request,
+                start=start,
+                since=since,
+                devices=devices,
+                mask=mask,
+                pledge=pledge,
+            )
+        )
+        self._pool_masks[run_id] = kind.pool.mask
+        self._shapes[run_id] = kind.least
