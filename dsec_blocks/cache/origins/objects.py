@@ -13,7 +13,7 @@ class RemoteObject:
     """One object at an origin. `path` is relative to the bundle and safe to join to a directory.
 
     `version` is opaque (an ETag, a commit, a modification time): equal means the same content, nothing else is known.
-    `digest` is `blake3:…` where something trusted, a manifest, already promises the content.
+    `digest` is `blake3:…`, `sha256:…` or `git-sha1:…` where a manifest or a hub already promises the content.
     """
 
     uri: str

@@ -1,11 +1,14 @@
 """From an address to the origin that understands it."""
 
+import os
 from dataclasses import dataclass, field
 
 from dsec_blocks.cache.errors import UnknownOrigin
+from dsec_blocks.cache.origins.hub import DEFAULT_ENDPOINT, HubOrigin, split_hub
 from dsec_blocks.cache.origins.objects import Origin
 from dsec_blocks.cache.origins.paths import PathOrigin
 from dsec_blocks.cache.origins.s3 import S3Origin, split_s3
+from dsec_blocks.cache.origins.web import WebOrigin
 from dsec_blocks.gateways.clock import SystemClock
 from dsec_blocks.gateways.objects import Credentials
 
@@ -41,6 +44,14 @@ def origin_for(uri: str, credentials: OriginCredentials | None = None) -> Origin
                 secret_access_key=chosen.secret_access_key,
             ),
             clock=SystemClock(),
+        )
+    if uri.startswith(("http://", "https://")):
+        return WebOrigin(dict(chosen.http_headers))
+    if uri.startswith("hf://"):
+        split_hub(uri)
+        return HubOrigin(
+            endpoint=chosen.hub_endpoint or os.environ.get("HF_ENDPOINT") or DEFAULT_ENDPOINT,
+            token=chosen.hub_token or os.environ.get("HF_TOKEN"),
         )
     raise UnknownOrigin(
         f"{uri!r} is no address of data; write s3://bucket/prefix, hf://owner/name@revision, https://host/file, "

@@ -43,14 +43,13 @@ def read_range(
     if item.version is not None and not is_weak(item.version):
         asked["If-Match"] = item.version
     with connections.request(url, asked) as answer:
-        judge(answer, item.uri)
+        judge(answer.status, item.uri, retry_after=answer.headers.get("Retry-After", ""))
         _compare(answer, item, start=start, length=length)
         yield from read_body(answer, length, buffer)
 
 
-def judge(answer: HTTPResponse, name: str) -> None:
+def judge(status: int, name: str, *, retry_after: str = "") -> None:
     """Nothing to say about a 200 or 206. Raises what every other status means for the object called `name`."""
-    status = answer.status
     if status in (200, 206):
         return
     if status in (401, 403):
@@ -62,9 +61,8 @@ def judge(answer: HTTPResponse, name: str) -> None:
     if status in (412, 416):
         raise OriginChanged(f"{name} was overwritten while it was fetched (HTTP {status}); fetch it again")
     if status in TRY_AGAIN:
-        wait = answer.headers.get("Retry-After", "")
-        raise OriginBusy(f"{name}: HTTP {status}", float(wait) if wait.isdigit() else 0.0)
-    raise OriginError(f"{name}: the origin answered HTTP {status} {answer.reason}; this is no answer to a GET")
+        raise OriginBusy(f"{name}: HTTP {status}", float(retry_after) if retry_after.isdigit() else 0.0)
+    raise OriginError(f"{name}: the origin answered HTTP {status}, which is no answer to a GET")
 
 
 def is_weak(version: str) -> bool:

@@ -32,6 +32,10 @@ class Progress:
     prefixes: dict[int, str] = field(default_factory=dict)
     digest: str | None = None
 
+    def confirmed(self) -> list[tuple[int, int]]:
+        """What a prefix hash will prove or disprove: all before the last of them."""
+        return [(0, max(self.prefixes))] if self.prefixes else []
+
 
 class Journal:
     """The journal of one staging directory. Thread-safe."""
@@ -87,7 +91,6 @@ def _read(path: Path, *, boot_id: str) -> dict[str, Progress]:
     except FileNotFoundError:
         return {}
     known: dict[str, Progress] = {}
-    unsure: set[tuple[str, int, int]] = set()
     is_this_boot = False
     for line in lines:
         try:
@@ -95,21 +98,23 @@ def _read(path: Path, *, boot_id: str) -> dict[str, Progress]:
         except ValueError:  # torn: the process died in it
             continue
         if "boot" in fields:
+            if not is_this_boot:
+                for progress in known.values():
+                    progress.done = progress.confirmed()
             is_this_boot = fields["boot"] == boot_id
         elif "o" in fields:
             known[fields["o"]] = Progress((fields["uri"], fields["version"], fields["size"]))
         elif "d" in fields and fields["d"] in known:
             start, end = fields["r"]
             known[fields["d"]].done.append((start, end))
-            if not is_this_boot:
-                unsure.add((fields["d"], start, end))
         elif "h" in fields and fields["h"] in known:
             known[fields["h"]].prefixes[fields["at"]] = fields["is"]
+            known[fields["h"]].done += known[fields["h"]].confirmed()
         elif "f" in fields and fields["f"] in known:
             known[fields["f"]].digest = fields["is"]
-    for name, progress in known.items():
-        hashed = max(progress.prefixes, default=0)
-        progress.done = [(s, e) for s, e in progress.done if e <= hashed or (name, s, e) not in unsure]
+    if not is_this_boot:
+        for progress in known.values():
+            progress.done = progress.confirmed()
     return known
 
 

@@ -50,7 +50,7 @@ class Landing:
         self._noted_at = 0
         self._mismatches = 0
         self._file: StagedFile | None = None
-        self._hash = ContentHash(with_crc=item.has_checksum)
+        self._hash = self._new_hash()
         self._ahead: dict[int, int] = {}
         self._expected: dict[int, str] = {}
         self._gaps = Gaps(item.size_bytes)
@@ -153,7 +153,7 @@ class Landing:
             self._gaps = Gaps(self.item.size_bytes)
             self._ahead.clear()
             self._expected.clear()
-            self._hash = ContentHash(with_crc=self.item.has_checksum)
+            self._hash = self._new_hash()
             self._noted_at = 0
             self._journal.begin(self.item)
         self._changed()
@@ -165,7 +165,7 @@ class Landing:
         """
         digest, wanted = self._hash.digest, self.item.digest
         promised = stored_checksum(self.item) if self._hash.crc is not None else None
-        found = f"blake3:{digest}"
+        found = self._hash.promised
         if (wanted and wanted != found) or (promised and promised != self._hash.crc):
             self._mismatches += 1
             if self._mismatches > 1:
@@ -204,6 +204,10 @@ class Landing:
         self._journal.begin(self.item)
         with suppress(OSError):
             files.remove(self.path, at="cache.transfer.discard")
+
+    def _new_hash(self) -> ContentHash:
+        item = self.item
+        return ContentHash(size_bytes=item.size_bytes, promised=item.digest, with_crc=item.has_checksum)
 
     def _take_up(self) -> None:
         """Go on where an earlier fetch was killed, or begin."""
