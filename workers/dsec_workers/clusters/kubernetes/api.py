@@ -1,0 +1,242 @@
+"""One thin client for the API server: plain dicts in and out, one connection pool, one policy for trying again.
+
+The generated clients build an object for every field; with thousands of pods that costs more than the requests. Their
+credentials and connections are used, their models are not. Durable calls are named by the cluster's fault points.
+"""
+
+import asyncio
+import json
+import random
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+from dsec_blocks.gateways.faults import fault_point
+from dsec_workers.clusters.kubernetes.credentials import ClusterAccess, client_configuration
+from dsec_workers.clusters.kubernetes.errors import ApiError, Overloaded, Unreachable, error_of
+
+Object = dict[str, Any]
+PAGE = 500
+REQUEST_SECONDS = 30.0
+TRIES = 6
+QUIET_SECONDS = 90.0
+"""Bookmarks come about once a minute."""
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.25, 8.0
+APPLY = "application/apply-patch+yaml"
+MERGE = "application/merge-patch+json"
+
+
+class Api:
+    """Use as an async context manager."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self._host = client.configuration.host.rstrip("/")
+        self._session = client.rest_client.pool_manager
+        self.calls: dict[str, int] = {}
+        """Requests by method, for the figures of the benchmarks."""
+
+    @classmethod
+    async def connect(cls, access: ClusterAccess, *, connections: int = 64) -> "Api":
+        """A client for the cluster that `access` names.
+
+        Raises `NoCluster` when there is none to speak to.
+        """
+        from kubernetes_asyncio.client import ApiClient
+
+        configuration = await client_configuration(access)
+        configuration.connection_pool_maxsize = connections
+        return cls(ApiClient(configuration=configuration))
+
+    async def __aenter__(self) -> "Api":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._client.close()
+
+    # --- reading --------------------------------------------------------------------------------------------------
+
+    async def get(self, path: str) -> Object:
+        """One object.
+
+        Raises `NotFound` and the other errors of `errors`.
+        """
+        return await self._again("GET", path)
+
+    async def list(self, path: str, *, labels: str = "", fields: str = "") -> tuple[list[Object], str]:
+        """Everything at `path`, page by page, and the resource version to watch from.
+
+        A continuation that has expired in between starts the list over.
+        """
+        query = {"limit": str(PAGE), "labelSelector": labels, "fieldSelector": fields}
+        query = {name: value for name, value in query.items() if value}
+        items: list[Object] = []
+        token = ""
+        while True:
+            page = await self._again("GET", path, query={**query, **({"continue": token} if token else {})})
+            items += page.get("items") or []
+            token = page["metadata"].get("continue") or ""
+            if not token:
+                return items, page["metadata"]["resourceVersion"]
+
+    async def watch(
+        self, path: str, *, since: str, labels: str = "", fields: str = "", quiet_seconds: float = QUIET_SECONDS
+    ) -> AsyncIterator[tuple[str, Object]]:
+        """Changes after resource version `since`, until the server ends the watch: (type, object).
+
+        Types are ADDED, MODIFIED, DELETED and BOOKMARK (whose object has only a new version).
+
+        A connection that says nothing, not even a bookmark, for `quiet_seconds` is taken for dead.
+        Raises `Expired` when `since` is too old, `Unreachable` when the connection breaks.
+        """
+        import aiohttp
+
+        query = {
+            "watch": "1",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": since,
+            "timeoutSeconds": str(int(quiet_seconds * 5)),
+            "labelSelector": labels,
+            "fieldSelector": fields,
+        }
+        query = {name: value for name, value in query.items() if value}
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=10.0, sock_read=quiet_seconds)
+        what = f"watch {path}"
+        try:
+            async with self._session.get(
+                self._host + path, params=query, headers=await self._headers(), timeout=timeout
+            ) as answer:
+                self._count("WATCH")
+                if answer.status != 200:
+                    raise error_of(_json(await answer.read()), status=answer.status, what=what)
+                async for line in answer.content:
+                    event = json.loads(line)
+                    if event["type"] == "ERROR":
+                        raise error_of(event["object"], status=int(event["object"].get("code") or 500), what=what)
+                    yield event["type"], event["object"]
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise Unreachable(f"{what}: {error or type(error).__name__}") from error
+
+    # --- writing --------------------------------------------------------------------------------------------------
+
+    async def create(self, path: str, body: Object, *, at: str, dry_run: bool = False) -> Object:
+        """Create an object.
+
+        Raises `AlreadyExists`, `Refused` (with the API server's own words), `Forbidden`, `NotFound`.
+        """
+        query = {"dryRun": "All"} if dry_run else {}
+        with fault_point(at):
+            return await self._again("POST", path, body=body, query=query)
+
+    async def apply(self, path: str, body: Object, *, owner: str, at: str, dry_run: bool = False) -> Object:
+        """Server-side apply: set exactly the fields in `body`, as `owner`; nobody else's are touched."""
+        query = {"fieldManager": owner, "force": "true", **({"dryRun": "All"} if dry_run else {})}
+        with fault_point(at):
+            return await self._again("PATCH", path, body=body, query=query, content_type=APPLY)
+
+    async def merge(self, path: str, body: Object, *, at: str) -> Object:
+        """Merge-patch an object."""
+        with fault_point(at):
+            return await self._again("PATCH", path, body=body, content_type=MERGE)
+
+    async def delete(
+        self, path: str, *, at: str, uid: str | None = None, grace_seconds: int | None = None, propagation: str = ""
+    ) -> None:
+        """Delete an object; one that is gone already is no error.
+
+        With `uid` only that very object: a successor of the same name is never hit. Raises `Conflict` then.
+        """
+        options: Object = {"apiVersion": "v1", "kind": "DeleteOptions"}
+        if uid is not None:
+            options["preconditions"] = {"uid": uid}
+        if grace_seconds is not None:
+            options["gracePeriodSeconds"] = grace_seconds
+        if propagation:
+            options["propagationPolicy"] = propagation
+        with fault_point(at):
+            try:
+                await self._again("DELETE", path, body=options)
+            except ApiError as error:
+                if error.status != 404:
+                    raise
+
+    # --- one request ----------------------------------------------------------------------------------------------
+
+    async def _again(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: Object | None = None,
+        query: Mapping[str, str] | None = None,
+        content_type: str = "application/json",
+    ) -> Object:
+        """A request, repeated while the API server is overloaded or away: all ours are safe to repeat.
+
+        A create that was applied though its answer was lost comes back as `AlreadyExists`, which callers adopt.
+        """
+        for turn in range(1, TRIES + 1):
+            try:
+                return await self._once(method, path, body=body, query=query or {}, content_type=content_type)
+            except (Overloaded, Unreachable) as error:
+                if turn == TRIES:
+                    raise
+                asked = getattr(error, "retry_after", None)
+                pause = min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2 ** (turn - 1))
+                await asyncio.sleep(asked if asked is not None else pause * random.uniform(0.5, 1.0))
+        raise AssertionError("the loop returns or raises")
+
+    async def _once(
+        self, method: str, path: str, *, body: Object | None, query: Mapping[str, str], content_type: str
+    ) -> Object:
+        import aiohttp
+
+        headers = await self._headers()
+        data = None
+        if body is not None:
+            headers["Content-Type"] = content_type
+            data = json.dumps(body, separators=(",", ":")).encode()
+        what = f"{method} {path}"
+        try:
+            async with self._session.request(
+                method,
+                self._host + path,
+                params=query,
+                headers=headers,
+                data=data,
+                timeout=aiohttp.ClientTimeout(total=REQUEST_SECONDS),
+            ) as answer:
+                self._count(method)
+                content = await answer.read()
+                if answer.status >= 300:
+                    retry_after = answer.headers.get("Retry-After")
+                    raise error_of(
+                        _json(content),
+                        status=answer.status,
+                        what=what,
+                        retry_after=float(retry_after) if retry_after and retry_after.isdigit() else None,
+                    )
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise Unreachable(
+                f"{what}: the API server at {self._host} does not answer ({error or 'no answer'})"
+            ) from error
+        return _json(content) or {}
+
+    async def _headers(self) -> dict[str, str]:
+        headers = {"Accept": "application/json"}
+        await self._client.update_params_for_auth(headers, [], ["BearerToken"])
+        return headers
+
+    def _count(self, method: str) -> None:
+        self.calls[method] = self.calls.get(method, 0) + 1
+
+
+def _json(content: bytes) -> Object | None:
+    try:
+        found = json.loads(content)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
