@@ -32,8 +32,7 @@ SCOPES: dict[str, tuple[str, ...]] = {
     "local call": ("gang.local_rank.", "gang.error.", "gang.result."),
     "real GPU": ("pool.nvml.",),
     "object store": ("checkpoint.head.put",),
-    "no caller": ("checkpoint.spool.close",),
-    "race": ("supervisor.late_rank.term",),
+    "race": ("supervisor.late_rank.term", "supervisor.exit.forgotten"),
 }  # fmt: skip
 """Points outside the matrix, by the beginning of their names.
 

@@ -113,12 +113,6 @@ def is_closed(spool: Path) -> bool:
     return (spool / CLOSED).exists()
 
 
-def close(spool: Path) -> None:
-    """Say that nothing more will come."""
-    files.make_directory(spool)
-    files.write(spool / CLOSED, b"", at="checkpoint.spool.close")
-
-
 def _shard_names(directory: Path) -> list[str]:
     try:
         return [name for name in os.listdir(directory) if name.startswith("rank-") and name.endswith(".shard")]

@@ -29,7 +29,7 @@ def points(*, s3: bool) -> list[str]:
     found = set()
     for path in (ROOT / "dsec_blocks" / "checkpoints").rglob("*.py"):
         found |= {point.name for point in points_in(path.read_text(), path=str(path)) if point.name}
-    elsewhere = {"checkpoint.selftest.remove", "checkpoint.spool.close"}
+    elsewhere = {"checkpoint.selftest.remove"}
     other_place = {"checkpoint.head.publish", "checkpoint.head.prune"} if s3 else {"checkpoint.head.put"}
     return sorted(found - elsewhere - other_place)
 

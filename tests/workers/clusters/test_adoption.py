@@ -16,7 +16,7 @@ from dsec_blocks.gateways import processes
 from dsec_blocks.gateways.clock import SystemClock
 from dsec_workers.clusters.local import LocalCluster
 from dsec_workers.clusters.local.layout import order_to_json, read_json
-from dsec_workers.clusters.protocol import Gone, Started
+from dsec_workers.clusters.protocol import GangKey, Gone, Started
 from tests.workers.clusters.conftest import Desk, listen, notice
 
 pytestmark = pytest.mark.slow
@@ -59,7 +59,10 @@ def fork_server_of(home: Path) -> int:
 
 async def test_a_successor_adopts_with_exit_codes_after_kill_9_of_worker_and_fork_server(own_desk: Desk) -> None:
     desk = own_desk
-    running = desk.order(command="sleep 1.5; exit 7", devices=[["adopt-0"], ["adopt-1"]])
+    let_go = desk.scripts / "let-go"
+    running = desk.order(
+        command=f"while [ ! -e {let_go} ]; do sleep 0.05; done; exit 7", devices=[["adopt-0"], ["adopt-1"]]
+    )
     ended = desk.order(command="exit 5")
     for order in (running, ended):
         path = desk.scripts / "order.json"
@@ -81,6 +84,7 @@ async def test_a_successor_adopts_with_exit_codes_after_kill_9_of_worker_and_for
     last = found[ended.key].events[-1]
     assert isinstance(last, Gone) and last.flow_exit == 5
     listening = asyncio.create_task(listen(desk))
+    let_go.touch()
     assert (await desk.gone(running.key)).flow_exit == 7
     assert not any(isinstance(event, Started) for event in desk.told[running.key])  # adopt has reported it
     listening.cancel()
@@ -152,9 +156,29 @@ async def test_forgetting_a_gang_removes_its_credentials_and_keeps_its_logs(own_
     await desk.cluster.forget(order.key)
     await desk.cluster.forget(order.key)
     assert await desk.cluster.adopt() == ()
-    assert sorted(path.name for path in directory.path.iterdir()) == ["flow.log", "member-0.log", "supervisor.log"]
+    assert await only_logs_are_left(desk, order.key)
     assert desk.log(order.key) == "said\n"
     listening.cancel()
+
+
+async def test_a_gang_forgotten_before_its_end_is_written_leaves_only_logs(own_desk: Desk) -> None:
+    desk = own_desk
+    listening = asyncio.create_task(listen(desk))
+    order = desk.order(command="true", env={"DSEC_FAULT": "supervisor.exit.write:error:1"})
+    await desk.run(order)
+    (desk.directory(order.key).path / ".gone.json.0123").write_text("what a supervisor killed in mid-write leaves")
+    await desk.cluster.forget(order.key)
+    assert await only_logs_are_left(desk, order.key)
+    listening.cancel()
+
+
+async def only_logs_are_left(desk: Desk, key: GangKey) -> bool:
+    """Once the gang's supervisor, which may outlive the word of its end for a moment, has left."""
+    async with asyncio.timeout(10):
+        while desk.left(key):  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    names = sorted(path.name for path in desk.directory(key).path.iterdir())
+    return names == ["flow.log", "member-0.log", "supervisor.log"]
 
 
 async def test_an_order_whose_launch_was_cut_off_is_not_adopted_and_can_be_launched_again(own_desk: Desk) -> None:

@@ -49,6 +49,7 @@ async def test_a_members_death_stops_the_whole_gang(desk: Desk) -> None:
 async def test_a_noticed_gang_gives_its_devices_back_before_its_flow_process_ends(desk: Desk) -> None:
     rank = desk.script(
         """
+        print("up", flush=True)
         wait_for_notice()
         channel.call("snapshotting", rank=int(os.environ["RANK"]))
         time.sleep(0.2)
@@ -64,8 +65,8 @@ async def test_a_noticed_gang_gives_its_devices_back_before_its_flow_process_end
         devices=[["polite-0"], ["polite-1"]],
     )
     await desk.cluster.launch(order)
-    await desk.until(order.key, Started)
-    await asyncio.sleep(0.5)
+    for name in ("rank-0", "rank-1"):
+        await desk.said(order.key, "up", log=name)
     told_at = SystemClock().now()
     await desk.cluster.notify(order.key, notice(10))
     released = await desk.until(order.key, DevicesReleased)
@@ -84,6 +85,7 @@ async def test_a_missed_deadline_means_sigterm_and_then_sigkill_for_everybody(de
     stubborn = desk.script(
         """
         signal.signal(signal.SIGTERM, lambda *_: print("rank heard SIGTERM", flush=True))
+        print("up", flush=True)
         while True:
             time.sleep(0.1)
         """
@@ -100,8 +102,7 @@ async def test_a_missed_deadline_means_sigterm_and_then_sigkill_for_everybody(de
         devices=[["deaf-0"]],
     )
     await desk.cluster.launch(order)
-    await desk.until(order.key, Started)
-    await asyncio.sleep(1.0)
+    await desk.said(order.key, "up", log="rank-0")
     assert len(desk.left(order.key)) >= 6  # supervisor, flow, member, rank, two that left the session
     before = time.monotonic()
     await desk.cluster.notify(order.key, notice(0.5))
@@ -126,15 +127,14 @@ async def test_a_daemon_that_a_rank_left_behind_dies_before_the_devices_go(desk:
     order = desk.order(
         f"""
         run([sys.executable, {rank!r}])
+        print("ran", flush=True)
         wait_for_notice()
         time.sleep(0.5)
         """,
         devices=[["daemon-0"]],
     )
     await desk.cluster.launch(order)
-    await desk.until(order.key, Started)
-    await desk.said(order.key, "", log="rank-0")
-    await asyncio.sleep(0.7)
+    await desk.said(order.key, "ran")
     await desk.cluster.notify(order.key, notice(10))
     await desk.until(order.key, DevicesReleased)
     assert not desk.holds("daemon-0")
@@ -159,11 +159,12 @@ async def test_a_notice_can_be_withdrawn_until_somebody_acts_on_it(desk: Desk) -
     await desk.cluster.launch(order)
     await desk.until(order.key, Started)
     assert not await desk.cluster.withdraw(order.key)
-    await desk.cluster.notify(order.key, notice(1.0))
+    taken_back = notice(4.0)
+    await desk.cluster.notify(order.key, taken_back)
     await desk.said(order.key, "noticed")
     assert await desk.cluster.withdraw(order.key)
     await desk.said(order.key, "withdrawn")
-    await asyncio.sleep(1.2)
+    await asyncio.sleep(taken_back.deadline - SystemClock().now() + 0.2)
     assert Gone not in {type(event) for event in desk.told[order.key]}
     await desk.cluster.notify(order.key, notice(20))
     await desk.said(order.key, "7")

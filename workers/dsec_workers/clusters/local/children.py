@@ -33,6 +33,15 @@ def stand_apart(*, log: Path, keep: Collection[int], new_session: bool = False) 
     processes.close_descriptors(keep=keep)
 
 
+def own_group(pid: int) -> None:
+    """In the parent: the child `pid` leads a group of its own.
+
+    The child does the same; whoever is first, a signal to the group finds it.
+    """
+    with suppress(OSError):
+        os.setpgid(pid, pid)
+
+
 def take_environment(env: Mapping[str, str]) -> None:
     """Replace the whole environment: nothing of the fork-server's may leak into user code."""
     os.environ.clear()

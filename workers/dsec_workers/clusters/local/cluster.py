@@ -293,9 +293,11 @@ class LocalCluster:
             task.cancel()
         for scratch in (directory.spool, directory.runs, directory.work):
             files.remove_tree(scratch, at="cluster.forget.scratch")
-        # The order goes last: without it the directory is only logs.
         records = (directory.supervisor, directory.events, directory.notice, directory.stop_before, directory.gone)
-        for path in (*records, directory.lock, directory.order):
+        half_written = directory.path.glob(".*.json.*")
+        # The order goes last, without it the directory is only logs; but a supervisor that told its end and has not
+        # written it yet may do so in between. From here on it removes that itself.
+        for path in (*records, *half_written, directory.lock, directory.order, directory.gone):
             files.remove(path, at="cluster.forget.record")
 
     # --- the end --------------------------------------------------------------------------------------------------

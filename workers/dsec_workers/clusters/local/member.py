@@ -7,7 +7,6 @@ supervisor dies, it stops its ranks and leaves, so that the devices become free.
 import os
 import signal
 import socket
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -63,8 +62,7 @@ class Member:
         if pid == 0:
             self._loop.leave_in_child()
             children.leave(children.exit_code_of(lambda: self._be_rank(spec, message)))
-        with suppress(OSError):  # the child does the same; whoever is first, a signal to the group finds it
-            os.setpgid(pid, pid)
+        children.own_group(pid)
         self._ranks[pid] = spec["rank"]
         self._control.send({"op": "rank_started", "rank": spec["rank"], "pid": pid})
 

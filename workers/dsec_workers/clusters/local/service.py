@@ -32,7 +32,7 @@ class Service:
         """connection → number of the run that it waits for"""
         self._serial_rendezvous = Rendezvous(world_size=1)
         supervisor.push = self._push
-        supervisor.on_gone = self._say_goodbye
+        supervisor.last_word.on_written = self._say_goodbye
         listener.setblocking(False)
         supervisor.loop.watch(listener.fileno(), lambda _: self._accept())
 
@@ -69,8 +69,8 @@ class Service:
         if follower is not None:
             self._gang.happenings.unfollow(follower)
         number = self._callers.pop(line, None)
-        if number is not None and self._gang.run is not None and self._gang.run.number == number:
-            self._gang.abandon_run()
+        if number is not None and self._gang.runs.run is not None and self._gang.runs.run.number == number:
+            self._gang.runs.abandon()
 
     def _push(self, message: dict[str, Any]) -> None:
         for line in list(self._introduced):
@@ -90,7 +90,7 @@ class Service:
 
     def _op_hello(self, line: Lines, message: dict[str, Any], reply: Any) -> None:
         self._introduced.add(line)
-        order, run = self._gang.order, self._gang.run
+        order, run, notice = self._gang.order, self._gang.runs.run, self._gang.notice
         reply(
             {
                 "run_id": order.key.run_id,
@@ -99,8 +99,8 @@ class Service:
                 "placement": order.placement.to_json(),
                 "world_size": len(run.ranks) if run is not None and message.get("role") == "rank" else 1,
                 "members": len(order.placement.members),
-                "notice": self._gang.notice,
-                "stop_before": self._gang.stop_before,
+                "notice": notice.current,
+                "stop_before": notice.stop_before,
             }
         )
 
@@ -115,11 +115,11 @@ class Service:
         reply({})
 
     def _op_step(self, _line: Lines, message: dict[str, Any], reply: Any) -> None:
-        reply({"stop_before": self._gang.stop_before, "notice": self._gang.notice})
+        reply({"stop_before": self._gang.notice.stop_before, "notice": self._gang.notice.current})
 
     def _op_stop_before(self, _line: Lines, message: dict[str, Any], reply: Any) -> None:
-        step = self._gang.publish_stop(int(message["step"]))
-        reply({"stop_before": step, "notice": self._gang.notice})
+        step = self._gang.notice.publish_stop(int(message["step"]))
+        reply({"stop_before": step, "notice": self._gang.notice.current})
 
     def _op_agree(self, _line: Lines, message: dict[str, Any], reply: Any) -> None:
         self._rendezvous.arrive(message["name"], int(message["rank"]), message.get("value"), reply)
@@ -128,7 +128,7 @@ class Service:
         self._rendezvous.arrive(f"barrier:{message['name']}", int(message["rank"]), None, reply)
 
     def _op_snapshotting(self, _line: Lines, message: dict[str, Any], reply: Any) -> None:
-        if self._gang.notice is not None and not self._gang.happenings.has("snapshotting"):
+        if self._gang.notice.current is not None and not self._gang.happenings.has("snapshotting"):
             self._gang.happenings.tell("snapshotting")
         reply({})
 
@@ -142,12 +142,12 @@ class Service:
 
     def _op_run(self, line: Lines, message: dict[str, Any], reply: Any) -> None:
         gang = self._gang
-        if gang.notice is not None:
+        if gang.notice.current is not None:
             reply({"done": True, "evicted": True})
             return
         if gang.is_ending or not gang.is_open:
             raise ClusterError("gang.run: the gang is not running (any more); nothing was started")
-        if gang.run is not None:
+        if gang.runs.run is not None:
             raise ClusterError("gang.run: another gang.run of this gang is in progress; wait for it first")
         per, launcher = message.get("per", "device"), message.get("launcher", "plain")
         check_call(message["call"], launcher=launcher, per=per)
@@ -158,7 +158,7 @@ class Service:
             env={str(k): str(v) for k, v in (message.get("env") or {}).items()},
             launcher=launcher,
         )
-        number = gang.next_run_number()
+        number = gang.runs.next_number()
 
         def tell(fields: dict[str, Any]) -> None:
             if fields.get("done"):
@@ -177,7 +177,7 @@ class Service:
 
     @property
     def _rendezvous(self) -> Rendezvous:
-        return self._gang.run.rendezvous if self._gang.run is not None else self._serial_rendezvous
+        return self._gang.runs.run.rendezvous if self._gang.runs.run is not None else self._serial_rendezvous
 
     # --- what the worker asks -------------------------------------------------------------------------------------
 
@@ -203,10 +203,16 @@ class Service:
 
     def _op_stop(self, _line: Lines, message: dict[str, Any], reply: Any) -> None:
         grace = float(message.get("grace", 0.0))
-        self._gang.stop_uploader(grace)
+        self._gang.uploader.stop(grace)
         self._gang.end(grace_seconds=grace)
         reply({})
 
     def _op_status(self, _line: Lines, message: dict[str, Any], reply: Any) -> None:
         records = self._gang.happenings.records
-        reply({"events": records, "last": max((r["seq"] for r in records), default=0), "notice": self._gang.notice})
+        reply(
+            {
+                "events": records,
+                "last": max((r["seq"] for r in records), default=0),
+                "notice": self._gang.notice.current,
+            }
+        )

@@ -10,6 +10,7 @@ from dsec_workers.clusters.local.loop import Loop
 CLOSED = "closed"
 """The file in the spool that says: the gang has left, finish what is there and exit."""
 ATTEMPTS = 5
+_RETRY_SECONDS = 0.5
 
 
 class Uploader:
@@ -41,7 +42,7 @@ class Uploader:
         if self._on_end is None:
             self._on_end = on_end
             if self._spool.is_dir():
-                files.write(self._spool / CLOSED, b"", at="supervisor.spool.close")
+                self._close_spool()
                 # A rank may have died between its snapshot and telling of it.
                 self._is_needed = self._is_needed or any(entry.is_dir() for entry in self._spool.iterdir())
             if self._is_needed and self._pid is None:
@@ -71,6 +72,13 @@ class Uploader:
         self._loop.after(grace_seconds, lambda: self._send(signal.SIGKILL))
         if self._on_end is not None:
             self._loop.soon(self._on_end)
+
+    def _close_spool(self) -> None:
+        try:
+            files.write(self._spool / CLOSED, b"", at="supervisor.spool.close")
+        except OSError as error:  # the uploader stays until it reads this: a full disk must not cost the snapshot
+            print(f"the spool could not be closed, trying again: {error}", flush=True)
+            self._loop.after(_RETRY_SECONDS, self._close_spool)
 
     def _again(self) -> None:
         if self._pid is None and not self._given_up:
