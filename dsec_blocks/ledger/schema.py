@@ -6,7 +6,7 @@ epoch. Nested values are JSON. There is nothing here that SQLite and PostgreSQL 
 
 import sqlalchemy as sa
 
-REVISIONS = ("0001", "0002", "0003")
+REVISIONS = ("0001", "0002", "0003", "0004")
 """Every schema revision, oldest first. A database at any other one was written by a newer DSec."""
 HEAD = REVISIONS[-1]
 VERSION_TABLE = "dsec_schema"
@@ -206,4 +206,15 @@ policies = sa.Table(
     sa.Column("why", sa.Text, nullable=False),
     sa.Column("at", sa.Float, nullable=False),
     sa.Index("one_policy_a_version", "pool", "version", unique=True),
+)
+
+fills = sa.Table(
+    "fills",
+    metadata,
+    sa.Column("key", sa.Text, primary_key=True),
+    sa.Column("holder", sa.Text, nullable=False),
+    sa.Column("token", sa.BigInteger, nullable=False),
+    sa.Column("beat", sa.BigInteger, nullable=False),
+    sa.Column("ended", sa.Boolean, nullable=False),
+    sa.Column("used_at", sa.Float, nullable=False),
 )
