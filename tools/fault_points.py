@@ -29,6 +29,7 @@ SCOPES: dict[str, tuple[str, ...]] = {
         "ledger.restore", "ledger.migrate", "ledger.put_team", "ledger.remove_team", "ledger.wish", "prefect.template.",
         "checkpoint.selftest.", "cluster.supervisor.kill", "cluster.sweep.kill", "kube.build.", "kube.plane.",
     ),
+    "node cache": ("cache.",),
     "local call": ("gang.local_rank.", "gang.error.", "gang.result."),
     "real GPU": ("pool.nvml.",),
     "object store": ("checkpoint.head.put",),
@@ -37,8 +38,9 @@ SCOPES: dict[str, tuple[str, ...]] = {
 """Points outside the matrix, by the beginning of their names.
 
 `command`: a person at a prompt sees the failure and types the command again; those that matter have tests of their
-own. `local call`: a flow called without a pool, nothing durable to recover. `object store`: struck in its own test,
-since the stories use a directory. `race`: no story can reach it for certain.
+own. `node cache`: struck by the cache's own tests. `local call`: a flow called without a pool, nothing durable to
+recover. `object store`: struck in its own test, since the stories use a directory. `race`: no story can reach it for
+certain.
 """
 
 

@@ -121,9 +121,9 @@ def todays(number: int) -> list[Case]:
 
 
 def chosen() -> list[Case]:
-    """What this session strikes: the case or the part that the environment names, else today's."""
-    if case := os.environ.get("DSEC_CRASH_CASE"):
-        return [named(case)]
+    """What this session strikes: the cases or the part that the environment names, else today's."""
+    if names := os.environ.get("DSEC_CRASH_CASE"):
+        return [named(name) for name in names.split(",")]
     if part := os.environ.get("DSEC_CRASH_PART"):
         return part_of(matrix(), part)
     return todays(seed())

@@ -1,7 +1,7 @@
 """Point × mode: whatever fails, once, anywhere on the path of a run, everything ends as it must.
 
 `make test` runs today's part (the seed is the date), `make test-long` all. `DSEC_CRASH_SEED=N` plays another day,
-`DSEC_CRASH_PART=i/n` one n-th of the whole, `DSEC_CRASH_CASE=point:mode[@story]` one case.
+`DSEC_CRASH_PART=i/n` one n-th of the whole, `DSEC_CRASH_CASE=point:mode[@story],…` these cases.
 """
 
 import os
