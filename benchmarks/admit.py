@@ -4,8 +4,9 @@
 
 Real Prefect flow runs, PostgreSQL for Prefect and for the ledger. What can be placed at once is the set of gangs that
 are admitted before the first one ends; for these, run created → Pending by the server's timestamps, and where the time
-went: until our admission was decided (Prefect's events and reads, planning, the ledger's transaction) and from there
-to the Pending state. An observer reads the ledger all the while and counts partial gangs.
+went. By moments: until our admission was decided, and from there to the Pending state. By parts: in `plan()`, in the
+ledger (both by the decision log), and the rest, which is Prefect's API (its event, our reads, its Pending). An observer
+reads the ledger all the while and counts partial gangs.
 """
 
 import argparse
@@ -90,8 +91,8 @@ async def measure(gangs: int, progress: Progress) -> tuple[dict[str, float], lis
                         await client.set_flow_run_state(run.id, Cancelling(), force=True)
                 stop.set()
                 partial = await observer
-                admitted_at = {
-                    decision.run_id: decision.at
+                admissions = {
+                    decision.run_id: decision
                     for decision in ledger.decisions(POOL, limit=100_000)
                     if decision.outcome == "admit"
                 }
@@ -99,8 +100,14 @@ async def measure(gangs: int, progress: Progress) -> tuple[dict[str, float], lis
     first_end = min((h["ended"] for h in histories.values() if h["ended"]), default=float("inf"))
     first_wave = {i: h for i, h in histories.items() if h["pending"] and h["pending"] < first_end}
     waits = [h["pending"] - h["created"] for h in first_wave.values()]
-    decided = [admitted_at[i] - h["created"] for i, h in first_wave.items() if i in admitted_at]
-    claimed = [h["pending"] - admitted_at[i] for i, h in first_wave.items() if i in admitted_at]
+    known = {i: (admissions[i], h) for i, h in first_wave.items() if i in admissions}
+    decided = [admission.at - h["created"] for admission, h in known.values()]
+    claimed = [h["pending"] - admission.at for admission, h in known.values()]
+    plan = [admission.detail["seconds"]["plan"] for admission, _ in known.values()]
+    in_ledger = [admission.detail["seconds"]["ledger"] for admission, _ in known.values()]
+    prefect = [
+        h["pending"] - h["created"] - sum(admission.detail["seconds"].values()) for admission, h in known.values()
+    ]
     devices = sum(sizes[ids.index(UUID(i))] for i in first_wave)
     figures = {
         "admit_p50_s": summary(waits)["p50"],
@@ -111,10 +118,19 @@ async def measure(gangs: int, progress: Progress) -> tuple[dict[str, float], lis
         "devices_in_use": float(devices),
         "decide_p50_s": summary(decided)["p50"],
         "claim_p50_s": summary(claimed)["p50"],
+        "prefect_api_p50_s": summary(prefect)["p50"],
+        "prefect_api_p99_s": summary(prefect)["p99"],
+        "plan_p50_s": summary(plan)["p50"],
+        "plan_p99_s": summary(plan)["p99"],
+        "ledger_p50_s": summary(in_ledger)["p50"],
+        "ledger_p99_s": summary(in_ledger)["p99"],
     }
     rows = [
         {"part": "created → admitted (events, reads, plan, ledger)", **summary(decided)},
         {"part": "admitted → Pending (Prefect)", **summary(claimed)},
+        {"part": "of all that: Prefect's API", **summary(prefect)},
+        {"part": "of all that: plan()", **summary(plan)},
+        {"part": "of all that: the ledger", **summary(in_ledger)},
         {"part": "created → Pending", **summary(waits)},
     ]
     return figures, rows
@@ -126,7 +142,7 @@ async def _until_first_wave_is_pending(client: Any, ids: list[UUID], progress: P
     deadline = datetime.now(UTC) + timedelta(seconds=PATIENCE_S)
     while datetime.now(UTC) < deadline:
         runs = await read_runs(client, ids)
-        progress.update(task, completed=sum(run.infrastructure_pid is not None for run in runs))
+        progress.update(task, completed=sum(run.state is not None and not run.state.is_scheduled() for run in runs))
         if any(run.state is not None and run.state.is_final() for run in runs):
             break
         await asyncio.sleep(1.0)

@@ -1,19 +1,21 @@
 """Claims alone: what it costs each side to take a due run, when starting it costs nothing.
 
 The stock worker's `run()` returns at once; our cluster is one that starts nothing. Both go through their own real claim
-path, with all runs overdue, and are timed from their first claim until the last run carries its infrastructure id.
+path, with all runs due at the same moment, and are timed from their first claim until the infrastructure of the last
+run is told to start. Each run must be Pending and started exactly once. Nobody looks at the server meanwhile, and the
+runs are claimed before the server begins to mark them late: both would cost it time too.
 """
 
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import anyio
 from prefect import get_client
-from prefect.client.schemas.actions import WorkPoolCreate, WorkPoolUpdate
+from prefect.client.schemas.actions import WorkPoolCreate
 from prefect.workers.base import BaseJobConfiguration, BaseVariables, BaseWorker, BaseWorkerResult
 from rich.progress import Progress
 
@@ -26,9 +28,18 @@ from dsec_workers.clusters.protocol import ClusterEvent, GangKey, LaunchOrder, O
 
 STOCK_LIMITS = (4, 8, None)
 TIMEOUT_S = 300.0
-SETTLE_S = 6.0
-LOOK_S = 1.0
-"""Looking costs the server time too: often enough to end soon, seldom enough not to be what is measured."""
+SETTLE_S = 3.0
+AHEAD_S = 10.0
+"""How long before they are due the runs are made, besides a tenth of a second for each."""
+
+_started: dict[str, float] = {}
+"""When the infrastructure of each run was told to start, in the measurement that is under way."""
+
+
+def _start(run_id: str) -> None:
+    if run_id in _started:
+        raise RuntimeError(f"run {run_id} was started twice")
+    _started[run_id] = time.time()
 
 
 class NoopResult(BaseWorkerResult):
@@ -43,6 +54,7 @@ class NoopWorker(BaseWorker[BaseJobConfiguration, BaseVariables, NoopResult]):
 
     async def run(self, flow_run: Any, configuration: Any, task_status: Any = None) -> NoopResult:
         """Claim the run and start nothing."""
+        _start(str(flow_run.id))
         if task_status is not None:
             task_status.started("noop")
         return NoopResult(status_code=0, identifier="noop")
@@ -57,6 +69,7 @@ class NoopCluster:
 
     async def launch(self, order: LaunchOrder) -> Mapping[str, Any]:
         """Nothing is started."""
+        _start(order.key.run_id)
         return {"noop": True}
 
     async def notify(self, key: GangKey, notice: Notice) -> None:
@@ -98,7 +111,7 @@ async def stock_noop_rate(*, runs: int, directory: Path, progress: Progress) -> 
             create = WorkPoolCreate(name=pool, type=NoopWorker.type, base_job_template=template)
             await client.create_work_pool(create, overwrite=True)
         deployment = await workers.deploy_on(pool, directory, "trivial.py:trivial")
-        async with NoopWorker(work_pool_name=pool, limit=limit) as worker:
+        async with NoopWorker(work_pool_name=pool, limit=limit, prefetch_seconds=0) as worker:
             await worker.sync_with_backend()
 
             async def poll(worker: NoopWorker = worker) -> None:
@@ -152,27 +165,28 @@ async def ours_noop_rate(server: PrefectServer, *, runs: int, directory: Path, p
 async def _rate(
     pool: str, deployment: UUID, runs: int, *, label: str, progress: Progress, start: Callable[[], Awaitable[None]]
 ) -> float:
-    """Runs a second, from the first Pending state to the last run's infrastructure id, both by the server's clock.
+    """Runs a second, from the first Pending state by the server's clock to the last start, by the same machine's.
 
-    The runs are overdue and the worker is up while the pool is paused: nothing is claimed ahead of time, and how soon
-    a worker notices is not what is measured here.
+    The worker is up before the runs are due: how soon it notices is not what is measured here.
     """
     task = progress.add_task(label, total=runs)
+    _started.clear()
     async with get_client() as client:
-        await client.update_work_pool(pool, WorkPoolUpdate(is_paused=True))
-        ids = await create_due_runs(client, deployment, runs, due=datetime.now(UTC))
+        due = datetime.now(UTC) + timedelta(seconds=AHEAD_S + runs / 10)
+        ids = await create_due_runs(client, deployment, runs, due=due)
         await start()
+        deadline = time.monotonic() + TIMEOUT_S
+        while len(_started) < runs and time.monotonic() < deadline:
+            await anyio.sleep(0.1)
+            progress.update(task, completed=len(_started))
         await anyio.sleep(SETTLE_S)
-        await client.update_work_pool(pool, WorkPoolUpdate(is_paused=False))
-        deadline, claimed = time.monotonic() + TIMEOUT_S, 0
-        while claimed < runs and time.monotonic() < deadline:
-            await anyio.sleep(LOOK_S)
-            found = await read_runs(client, ids)
-            claimed = sum(run.infrastructure_pid is not None for run in found)
-            progress.update(task, completed=claimed)
-        last = max(run.updated.timestamp() for run in found if run.updated is not None)
+        found = await read_runs(client, ids)
+        pending = [run for run in found if run.state is not None and run.state.is_pending()]
+        if set(_started) != {str(i) for i in ids} or len(pending) != runs:
+            raise RuntimeError(f"{label}: of {runs} runs, {len(_started)} were started and {len(pending)} are Pending")
         first = [
             min(s.timestamp.timestamp() for s in await client.read_flow_run_states(i) if s.name == "Pending")
             for i in ids
         ]
-        return claimed / (last - min(first))
+        progress.update(task, completed=runs)
+        return runs / (max(_started.values()) - min(first))

@@ -3,6 +3,7 @@
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -49,6 +50,11 @@ def test_a_run_that_ended_while_no_worker_lived_is_recorded_with_its_exit_code(s
     assert site.ledger.holders(site.pool) == []
 
 
+def _policy(point: str) -> dict[str, Any] | None:
+    """A policy that a claim has to mend, where the writing of the policy is what fails."""
+    return {"retries": 0, "retry_type": "in_process"} if point.startswith("prefect.claim.policy") else None
+
+
 @pytest.mark.parametrize(
     "point",
     [
@@ -64,7 +70,7 @@ def test_a_worker_killed_in_the_middle_of_a_claim_leaves_no_run_pending_20485(si
     """Issues 20485, 18324, 17955: the worker dies between Pending and launch; stuck Pending, the slot is kept."""
     notes = site.home / "notes"
     worker = site.start_worker(DSEC_FAULT=point)
-    run = site.submit("hello", parameters={"where": str(notes)}, devices_per_node=2)
+    run = site.submit("hello", parameters={"where": str(notes)}, policy=_policy(point), devices_per_node=2)
     worker.wait(timeout=60)
     assert worker.returncode == -signal.SIGKILL
     site.start_worker()
@@ -83,7 +89,7 @@ def test_a_lost_or_failed_answer_of_the_api_costs_no_run_10263(site: Site, point
     site.environment["DSEC_INFRASTRUCTURE_RESTARTS"] = "0"
     site.start_worker(DSEC_FAULT=f"{point}:{mode}:1")
     flow = "dying" if point == "prefect.final.write" else "hello"
-    run = site.submit(flow, parameters={"where": str(notes)}, devices_per_node=2)
+    run = site.submit(flow, parameters={"where": str(notes)}, policy=_policy(point), devices_per_node=2)
     wanted = "CRASHED" if flow == "dying" else "COMPLETED"
     site.wait_state(run, wanted, seconds=60)
     site.wait_gang(run, GangState.ENDED)

@@ -9,12 +9,12 @@ import pytest
 from prefect import flow_engine
 from prefect._internal import control_listener
 from prefect.cli.flow_run import execute
-from prefect.client.orchestration import PrefectClient
+from prefect.client.orchestration import PrefectClient, SyncPrefectClient
 from prefect.client.schemas.objects import FlowRunPolicy
 from prefect.events.clients import get_events_subscriber
 
 import prefect.server.models  # isort: skip
-from prefect.server.orchestration import core_policy
+from prefect.server.orchestration import core_policy, global_policy
 from prefect.server.schemas.filters import FlowRunFilter, FlowRunFilterNextScheduledStartTime
 from prefect.server.schemas.states import StateType
 from prefect.settings import PREFECT_CLIENT_MAX_RETRIES
@@ -100,6 +100,22 @@ def test_the_flow_process_runs_a_flow_through_these() -> None:
     assert callable(control_listener.clear_intent)
     assert callable(prefect_context.refresh_global_settings_context)
     assert {"server_version_check_enabled", "csrf_support_enabled"} <= set(ClientSettings.model_fields)
+
+
+def test_the_engine_updates_its_run_with_a_method_that_takes_the_infrastructure_id() -> None:
+    for client in (PrefectClient, SyncPrefectClient):
+        assert _parameters(client.update_flow_run)[:2] == ["self", "flow_run_id"]
+        assert "infrastructure_pid" in _parameters(client.update_flow_run)
+    assert "client.update_flow_run(\n                        flow_run_id=" in inspect.getsource(
+        flow_engine.FlowRunEngine
+    )
+
+
+def test_a_run_that_is_ended_before_it_ran_gets_a_start_time_and_keeps_it() -> None:
+    """The trace by which a first start sees that its claim has replaced somebody's Completed."""
+    source = inspect.getsource(global_policy.SetEndTime.before_transition)
+    assert "context.run.start_time = context.proposed_state.timestamp" in source
+    assert "run.start_time = None" not in inspect.getsource(global_policy)
 
 
 def test_events_can_be_subscribed_to_and_survive_a_clean_close() -> None:

@@ -23,7 +23,8 @@ def state(
 def run(present: RunState, *, policy: dict[str, Any] | None = None, run_count: int = 1) -> Run:
     return Run(
         id="run", name="run", state=present, due=None, queue="default", deployment_id=None, job_variables={},
-        policy=policy or {}, infrastructure_pid=None, run_count=run_count, parent_task_run_id=None, raw={},
+        policy=policy or {}, infrastructure_pid=None, run_count=run_count, parent_task_run_id=None,
+        has_started=run_count > 0, raw={},
     )  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from dsec_blocks.model.gangs import GangState
-from dsec_workers.lifecycle.claims import attempt_of, pid_of, policy
+from dsec_workers.lifecycle.claims import attempt_of, differs, pid_of, policy
 from tests.workers.lifecycle.records import gang, run, state
 
 
@@ -25,6 +25,25 @@ def test_the_whole_policy_is_sent_and_a_retry_in_a_lost_process_is_forgotten() -
     assert policy(run(state("SCHEDULED"), policy=before), gang(), 1) == {
         "retries": 1, "retry_delay": 7, "pause_keys": ["once"], "resuming": True, "retry_type": None,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("case", "present", "evictions", "user_retries", "asks"),
+    [
+        ("a first start, the flow's own retries", {"retries": None, "retry_delay": None}, 0, None, False),
+        ("a first start, the run's own retries", {"retries": 2, "retry_type": None}, 0, 2, False),
+        ("a run without any policy", {}, 0, None, False),
+        ("after an eviction", {"retries": 2, "retry_type": None}, 1, 2, True),
+        ("after an eviction that was counted before a kill -9", {"retries": 3}, 1, 2, False),
+        ("after a retry in a process that is lost", {"retries": 2, "retry_type": "in_process"}, 0, 2, True),
+    ],
+)
+def test_the_policy_is_written_only_where_it_says_something_new(
+    case: str, present: dict[str, object], evictions: int, user_retries: int | None, asks: bool
+) -> None:
+    pending = run(state("SCHEDULED"), policy=present)
+    wanted = policy(pending, gang(GangState.RESERVED, evictions=evictions), user_retries)
+    assert differs(wanted, pending.policy) is asks, case
 
 
 def test_an_infrastructure_id_names_pool_run_and_attempt() -> None:

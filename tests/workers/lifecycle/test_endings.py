@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from dsec_workers.clusters.protocol import GangKey, Gone
+from dsec_workers.clusters.protocol import EXIT_OVERTAKEN, GangKey, Gone
 from dsec_workers.lifecycle.endings import Finish, Keep, Requeue, judge, outcome_of
 from dsec_workers.prefect_api import RunState
 from tests.workers.lifecycle.records import LAUNCHED, gang, run, state
@@ -50,6 +50,10 @@ def _decided(outcome: dict[str, Any], present: RunState | None, **fields: Any) -
         ("a killed flow process restarts the run", {"kind": "exited", "flow_exit": -9}, state("RUNNING"),
          ("requeue", "infrastructure")),
         ("a flow that cannot be loaded is not tried again", EXITED, state("PENDING"), ("finish", "Crashed")),
+        ("a run that its process did not find as it was claimed is claimed again",
+         {"kind": "exited", "flow_exit": EXIT_OVERTAKEN}, state("PENDING"), ("requeue", "infrastructure")),
+        ("a run that was completed while it started stays completed",
+         {"kind": "exited", "flow_exit": EXIT_OVERTAKEN}, state("COMPLETED"), ("keep", "Completed")),
         ("a start that failed is tried again", {"kind": "failed-start", "start_failure": "no lock"}, state("PENDING"),
          ("requeue", "infrastructure")),
         ("a run over its limit has timed out, whatever retries it has", {"kind": "timed-out"}, state("RUNNING"),

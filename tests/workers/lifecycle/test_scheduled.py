@@ -1,6 +1,6 @@
 """A Scheduled write must not revive a run that somebody ended in between."""
 
-from dsec_workers.lifecycle.scheduled import overwritten
+from dsec_workers.lifecycle.scheduled import ended_since_scheduled, overwritten
 from tests.workers.lifecycle.records import state
 
 BASE = state("SCHEDULED", at=10.0)
@@ -30,3 +30,15 @@ def test_an_end_from_before_what_we_knew_is_history() -> None:
 def test_of_several_ends_the_newest_counts() -> None:
     cancelling, cancelled = state("CANCELLING", at=10.5), state("CANCELLED", at=11.0)
     assert overwritten([BASE, cancelling, cancelled, OURS], base=BASE, ours=OURS) is cancelled
+
+
+def test_an_end_that_a_claim_replaced_is_found_whichever_timestamp_is_the_later() -> None:
+    """The server lets Pending replace Completed."""
+    completed, pending = state("COMPLETED", at=11.0), state("PENDING", at=11.1)
+    assert ended_since_scheduled([BASE, completed, pending]) is completed
+    assert ended_since_scheduled([BASE, state("PENDING", at=10.9), completed]) is completed
+
+
+def test_an_end_before_the_run_was_scheduled_again_is_history() -> None:
+    again = state("SCHEDULED", "AwaitingRetry", at=12.0)
+    assert ended_since_scheduled([BASE, state("FAILED", at=11.0), again, state("PENDING", at=13.0)]) is None

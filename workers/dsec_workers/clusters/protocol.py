@@ -14,6 +14,9 @@ from dsec_blocks.model.gangs import Placement
 from dsec_blocks.model.notices import Notice
 from dsec_blocks.model.requests import GangRequest
 
+EXIT_OVERTAKEN = 75
+"""A flow process that finds its run ended, or no longer claimed, leaves with this before any user code."""
+
 
 class GangKey(NamedTuple):
     """Which attempt of which flow run."""

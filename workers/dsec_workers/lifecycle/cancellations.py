@@ -8,7 +8,7 @@ from dsec_blocks.model.gangs import HOLDING_STATES, Gang, GangState
 from dsec_workers.lifecycle import claims
 from dsec_workers.lifecycle.term import Term, key_of
 from dsec_workers.prefect_api import Run
-from dsec_workers.prefect_api.results import iso
+from dsec_workers.prefect_api.results import TERMINAL, iso
 
 WARNING = 30  # the log level
 LINGER_SECONDS = 60.0
@@ -22,12 +22,19 @@ async def look(term: Term) -> None:
 
 
 async def look_at_holders(term: Term, gangs: list[Gang]) -> None:
-    """Find runs that ended while their gang holds devices: forced states emit no Cancelling."""
-    found = await term.api.runs([gang.run_id for gang in gangs])
-    for gang in gangs:
-        run = found.get(gang.run_id)
-        if run is None or run.state.terminal:
-            term.errands.start(gang.run_id, "cancel", observe, term, gang.run_id, run)
+    """Find runs that ended while their gang holds devices: forced states emit no Cancelling.
+
+    Thousands may hold devices, so only the runs that ended are read, and all of them only when one was deleted.
+    """
+    ids = [gang.run_id for gang in gangs]
+    ended = await term.api.runs(ids, types=TERMINAL)
+    for run in ended.values():
+        start(term, run)
+    if await term.api.how_many(ids) < len(ids):
+        found = await term.api.runs(ids)
+        for run_id in ids:
+            if run_id not in found:
+                term.errands.start(run_id, "cancel", observe, term, run_id, None)
 
 
 def start(term: Term, run: Run) -> None:

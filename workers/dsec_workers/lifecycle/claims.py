@@ -1,14 +1,22 @@
-"""From a reservation to a started gang: two Prefect requests, then the launch; what fails undoes all of it.
+"""From a reservation to a started gang: Pending in Prefect, then the launch; what fails undoes all of it.
+
+A first start asks the server for one thing, Pending. Only where the run's retry policy must change (after an eviction,
+a restart, or a retry that a lost process left behind) a PATCH of the whole policy follows, before the launch. The
+infrastructure id travels with a request that the engine makes anyway. The server lets Pending replace a Completed or
+Failed that a user set in the same instant: a first start finds that out by itself, before any user code
+(`engine.is_overtaken`); for the others the history is read.
 
 Everything can be repeated: the ledger's state says how far a claim got, the run's own state says whether Pending is
 ours (its message carries our mark), and a launch of a key that exists adopts it.
 """
 
+from collections.abc import Mapping
+
 from dsec_blocks.model.errors import ClusterError, InvalidRequest
 from dsec_blocks.model.gangs import Gang, GangState
-from dsec_blocks.model.names import ENV_LAST_COMMIT
+from dsec_blocks.model.names import ENV_INFRASTRUCTURE, ENV_LAST_COMMIT, ENV_NEVER_STARTED
 from dsec_workers.clusters.protocol import LaunchOrder
-from dsec_workers.lifecycle.scheduled import write_scheduled
+from dsec_workers.lifecycle.scheduled import ended_since_scheduled, write_scheduled
 from dsec_workers.lifecycle.term import LaunchSettings, Term, key_of, waiting_name
 from dsec_workers.prefect_api import Proposal, Run
 
@@ -45,9 +53,12 @@ async def claim(term: Term, run_id: str, hold_start: bool) -> None:
         if not _is_ours(run):
             await undo(term, gang, run, why=f"the run is {run.state.name}")
             return
-    await term.api.claim_policy(
-        run_id, infrastructure_pid=pid_of(term.pool, gang), policy=policy(run, gang, user_retries)
-    )
+    if (run.has_started or settings.command is not None) and await put_back(term, run_id):
+        await undo(term, gang, run, why="it was ended in the moment of its claim")
+        return
+    wanted = policy(run, gang, user_retries)
+    if settings.command is not None or differs(wanted, run.policy):
+        await term.api.claim_policy(run_id, infrastructure_pid=pid_of(term.pool, gang), policy=wanted)
     await _launch(term, gang, run, settings, hold_start)
 
 
@@ -61,6 +72,11 @@ def policy(run: Run, gang: Gang, user_retries: int | None) -> dict[str, object]:
     ours = gang.evictions + gang.infrastructure_restarts
     retries = None if user_retries is None else user_retries + ours
     return {**run.policy, "retries": retries, "retry_type": None}
+
+
+def differs(wanted: Mapping[str, object], present: Mapping[str, object]) -> bool:
+    """Whether a policy says something else than the run's present one; a field that is absent is null."""
+    return any(wanted.get(name) != present.get(name) for name in {*wanted, *present})
 
 
 def pid_of(pool: str, gang: Gang) -> str:
@@ -93,11 +109,23 @@ async def undo(term: Term, gang: Gang, run: Run | None, *, why: str, not_before:
     await give_back(term, gang, await term.api.run(gang.run_id), why=why)
 
 
+async def put_back(term: Term, run_id: str) -> bool:
+    """Restore the final state that our Pending has replaced, if it did; whether the run is over."""
+    lost = ended_since_scheduled(await term.api.history(run_id))
+    if lost is None:
+        return False
+    present = await term.api.run(run_id)
+    if present is not None and _is_ours(present):
+        await term.api.restore(run_id, lost)
+    return True
+
+
 async def give_back(term: Term, gang: Gang, run: Run | None, *, why: str) -> None:
     """Make a run that is Pending by our claim Scheduled again; end the wait of one that is over."""
     if run is not None and _is_ours(run):
         proposal = Proposal(type="SCHEDULED", name=waiting_name(run), message=why, scheduled_time=gang.eligible_at)
-        await term.api.forget_infrastructure(run.id)
+        if run.infrastructure_pid is not None:
+            await term.api.forget_infrastructure(run.id)
         await write_scheduled(term.api, term.api.undo_claim, run.id, proposal, base=run.state)
     elif run is None or run.state.type != "SCHEDULED":
         term.astray.add(gang.run_id)
@@ -148,7 +176,12 @@ async def _launch(term: Term, gang: Gang, run: Run, settings: LaunchSettings, ho
         name=settings.name,
         request=gang.request,
         placement=gang.placement,
-        env={**settings.env, ENV_LAST_COMMIT: "" if gang.last_step is None else str(gang.last_step)},
+        env={
+            **settings.env,
+            ENV_LAST_COMMIT: "" if gang.last_step is None else str(gang.last_step),
+            ENV_INFRASTRUCTURE: pid_of(term.pool, gang),
+            ENV_NEVER_STARTED: "" if run.has_started else "1",
+        },
         command=settings.command,
         working_dir=settings.working_dir,
         hold_start=hold_start,

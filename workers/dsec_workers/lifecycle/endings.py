@@ -12,8 +12,8 @@ from typing import Any
 from dsec_blocks.model.gangs import Gang
 from dsec_blocks.model.names import STATE_WAITING_AGAIN
 from dsec_blocks.model.units import format_duration
-from dsec_workers.clusters.protocol import Gone
-from dsec_workers.lifecycle.claims import START_BACKOFF_SECONDS
+from dsec_workers.clusters.protocol import EXIT_OVERTAKEN, Gone
+from dsec_workers.lifecycle.claims import START_BACKOFF_SECONDS, put_back
 from dsec_workers.lifecycle.scheduled import write_scheduled
 from dsec_workers.lifecycle.term import Term, key_of, waiting_name
 from dsec_workers.prefect_api import ApiUnavailable, Proposal, Run
@@ -92,7 +92,7 @@ def judge(gang: Gang, run: Run | None, *, restarts_allowed: int) -> Verdict:
         cancelled = Proposal(type="CANCELLED", name="Cancelled", message="Cancelled; its gang has stopped.")
         return Finish(proposal=cancelled, force=True)
     code = gang.outcome.get("flow_exit")
-    if kind == "exited" and state.type == "PENDING" and code is not None and code > 0:
+    if kind == "exited" and state.type == "PENDING" and code is not None and code > 0 and code != EXIT_OVERTAKEN:
         # It said why in its log and would say it again: a flow that cannot be loaded, a @gang that does not match.
         message = f"The flow could not be started (exit code {code}); its log says why."
         return Finish(proposal=Proposal(type="CRASHED", name="Crashed", message=message))
@@ -127,12 +127,16 @@ def why_back(gang: Gang) -> str | None:
 async def settle(term: Term, gang: Gang) -> None:
     """Tell Prefect how the gang ended, once, and let the ledger follow."""
     run = await term.api.run(gang.run_id)
+    if run is not None and run.state.type == "PENDING" and gang.outcome.get("flow_exit") == EXIT_OVERTAKEN:
+        await put_back(term, gang.run_id)
+        run = await term.api.run(gang.run_id)
     verdict = judge(gang, run, restarts_allowed=term.settings.infrastructure_restarts)
     if isinstance(verdict, Requeue) and run is not None:
         if not verdict.written:
             name = STATE_WAITING_AGAIN if gang.outcome.get("kind") != "failed-start" else waiting_name(run)
             proposal = Proposal(type="SCHEDULED", name=name, message=verdict.message, scheduled_time=gang.eligible_at)
-            await term.api.forget_infrastructure(gang.run_id)
+            if run.infrastructure_pid is not None:
+                await term.api.forget_infrastructure(gang.run_id)
             state = await write_scheduled(term.api, term.api.requeue, gang.run_id, proposal, base=run.state)
             if state is None:
                 # Somebody ended it in between; judged anew at the next tick.

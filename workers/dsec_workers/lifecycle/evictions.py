@@ -10,8 +10,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dsec_blocks.ledger import Holding
 from dsec_blocks.model.gangs import Gang, GangState
 from dsec_blocks.model.notices import Notice, NoticeKind
+from dsec_blocks.model.units import format_duration
 from dsec_workers.clusters.protocol import GangKey
 from dsec_workers.lifecycle.term import Term, key_of
+from dsec_workers.prefect_api.results import iso
+
+INFO = 20  # the log level
 
 HEAD_START_SECONDS = 2.0
 """A preemptor is prepared this long before its victims' deadline, whether they have answered or not."""
@@ -64,3 +68,11 @@ async def notify(term: Term, gang: Gang, reason: str, kind: NoticeKind = NoticeK
     term.noticed_at[key] = now
     term.carry_wake.at(notice.deadline - HEAD_START_SECONDS)
     term.decide("evict", "noticed", run_id=gang.run_id, why=reason, detail={"deadline": notice.deadline})
+    term.errands.start(f"log:{gang.run_id}", "log", _log, term, gang, notice, now)
+
+
+async def _log(term: Term, gang: Gang, notice: Notice, now: float) -> None:
+    """Say it in the run's log, beside what the run itself prints while it leaves. The notice did not wait for this."""
+    message = f"Asked to leave within {format_duration(gang.request.grace_seconds)}: {notice.reason}"
+    line = {"name": "dsec.worker", "level": INFO, "message": message, "flow_run_id": gang.run_id}
+    await term.api.logs([{**line, "timestamp": iso(now)}])

@@ -44,3 +44,17 @@ def overwritten(history: Sequence[RunState], *, base: RunState, ours: RunState) 
         and (state.terminal or state.type == "CANCELLING")
     ]
     return ends[-1] if ends else None
+
+
+def ended_since_scheduled(history: Sequence[RunState]) -> RunState | None:
+    """The newest state that ended the run (or asked for its end) after it was last Scheduled.
+
+    Between Scheduled and the Pending of a claim there is nothing else in a run that nobody ended.
+    """
+    ends = None
+    for state in sorted(history, key=lambda state: state.timestamp):
+        if state.type == "SCHEDULED":
+            ends = None
+        elif state.terminal or state.type == "CANCELLING":
+            ends = state
+    return ends

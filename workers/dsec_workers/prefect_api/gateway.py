@@ -6,7 +6,7 @@ by itself and stop the loop for that long, so its retries are off here (`no_clie
 is the only one.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 from uuid import uuid4
@@ -71,9 +71,16 @@ class PrefectApi:
         await self._read("POST", "/work_pools/{pool}/get_scheduled_flow_runs", {"pool": pool}, {"limit": 1})
 
     async def scheduled(
-        self, pool: str, *, before: float, after: float | None = None, queue: str | None = None, offset: int = 0
+        self,
+        pool: str,
+        *,
+        before: float,
+        after: float | None = None,
+        queue: str | None = None,
+        known: Collection[str] = (),
+        offset: int = 0,
     ) -> list[Run]:
-        """One page (200) of the pool's Scheduled runs that are due from `after` to `before`, soonest first."""
+        """One page (200) of the pool's Scheduled runs due from `after` to `before`, soonest first, but the `known`."""
         due: dict[str, str] = {"before_": iso(before)}
         if after is not None:
             due["after_"] = iso(after)
@@ -84,6 +91,8 @@ class PrefectApi:
             "limit": PAGE,
             "offset": offset,
         }
+        if known:
+            criteria["flow_runs"]["id"] = {"not_any_": sorted(known)}
         if queue is not None:
             criteria["work_pool_queues"] = {"name": {"any_": [queue]}}
         return [Run.from_json(r) for r in await self._read("POST", "/flow_runs/filter", {}, criteria)]
@@ -97,14 +106,22 @@ class PrefectApi:
         }
         return [Run.from_json(r) for r in await self._read("POST", "/flow_runs/filter", {}, criteria)]
 
-    async def runs(self, run_ids: Sequence[str]) -> dict[str, Run]:
-        """Those of `run_ids` that exist."""
+    async def runs(self, run_ids: Sequence[str], *, types: Collection[str] = ()) -> dict[str, Run]:
+        """Those of `run_ids` that exist; only those in a state of one of the `types`, if any are given."""
         found: dict[str, Run] = {}
         for start in range(0, len(run_ids), PAGE):
-            criteria = {"flow_runs": {"id": {"any_": list(run_ids[start : start + PAGE])}}, "limit": PAGE}
+            named: dict[str, Any] = {"id": {"any_": list(run_ids[start : start + PAGE])}}
+            if types:
+                named["state"] = {"type": {"any_": sorted(types)}}
+            criteria = {"flow_runs": named, "limit": PAGE}
             for raw in await self._read("POST", "/flow_runs/filter", {}, criteria):
                 found[raw["id"]] = Run.from_json(raw)
         return found
+
+    async def how_many(self, run_ids: Sequence[str]) -> int:
+        """How many of `run_ids` exist: a tenth of the price of reading them."""
+        count: int = await self._read("POST", "/flow_runs/count", {}, {"flow_runs": {"id": {"any_": list(run_ids)}}})
+        return count
 
     async def run(self, run_id: str) -> Run | None:
         """One run; None when it was deleted."""
@@ -151,7 +168,7 @@ class PrefectApi:
         return await self._set_state(run_id, proposal, at="prefect.claim.pending")
 
     async def claim_policy(self, run_id: str, *, infrastructure_pid: str, policy: Mapping[str, Any]) -> None:
-        """Second half of the claim: where it runs, and the whole retry policy (a PATCH replaces it whole)."""
+        """Second half of a claim that changes the policy: all of it (a PATCH replaces it whole), and where it runs."""
         body = {"infrastructure_pid": infrastructure_pid, "empirical_policy": dict(policy)}
         await self._patch(run_id, body, at="prefect.claim.policy")
 

@@ -16,21 +16,25 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 from dsec_blocks.gang import check_admitted
 from dsec_blocks.gateways import processes
+from dsec_blocks.gateways.clock import SystemClock
 from dsec_blocks.model.errors import Evicted, GangMismatch
+from dsec_blocks.model.names import ENV_INFRASTRUCTURE, ENV_NEVER_STARTED
 from dsec_workers.clusters.local import warmth
-from dsec_workers.clusters.protocol import LaunchOrder
+from dsec_workers.clusters.protocol import EXIT_OVERTAKEN, LaunchOrder
 
 EXIT_NOT_LET_IN = 74
 """The start barrier never opened: no user code has run."""
 _ORPHAN_GRACE_SECONDS = 5.0
 FIRST_HEARTBEAT_SECONDS = 5.0
+LONG_WAIT_SECONDS = 1.0
+"""What a run was before a longer wait at the start barrier is asked again: its user may have ended it meanwhile."""
 
 
 class Control:
@@ -94,15 +98,22 @@ def run_engine(order: LaunchOrder, control: Control) -> int:
     from prefect.logging.loggers import flow_run_logger
 
     sys.argv = ["dsec-flow", order.key.run_id]
-    _let_heartbeats_begin_late()
-    configure_from_env()
     run_id = UUID(order.key.run_id)
+    _let_heartbeats_begin_late()
+    _name_the_infrastructure(run_id, os.environ.get(ENV_INFRASTRUCTURE))
+    configure_from_env()
     # One client for loading and running: each client of its own costs a TLS context and a connection.
     with handle_engine_signals(run_id), SyncClientContext.get_or_create():
         flow_run = load_flow_run(flow_run_id=run_id)
         logger = flow_run_logger(flow_run=flow_run)
+        clock = SystemClock()
+        began = clock.monotonic()
         if not control.wait_for_start():
             return EXIT_NOT_LET_IN
+        if clock.monotonic() - began > LONG_WAIT_SECONDS:
+            flow_run = load_flow_run(flow_run_id=run_id)
+        if is_overtaken(flow_run, os.environ):
+            return EXIT_OVERTAKEN
         control.follow(_set_intent)
         try:
             flow = load_flow(flow_run)
@@ -114,6 +125,17 @@ def run_engine(order: LaunchOrder, control: Control) -> int:
         with RunMetrics(flow_run, flow):
             _drive_run_flow_result(flow, run_flow(flow, flow_run=flow_run, error_logger=logger))  # type: ignore[arg-type]
     return 0
+
+
+def is_overtaken(flow_run: Any, env: Mapping[str, str]) -> bool:
+    """Whether somebody has ended the run around its claim, so that its user code must not run.
+
+    The server lets Pending replace a Completed or Failed of that very moment. It leaves a trace: a run that is ended
+    before it ever ran is given a start time. (The engine would not ask: it forces Running.)
+    """
+    if flow_run.state is None or not flow_run.state.is_pending():
+        return True
+    return bool(env.get(ENV_NEVER_STARTED)) and flow_run.start_time is not None
 
 
 def refuse_another_gang(flow: Any) -> None:
@@ -222,3 +244,21 @@ def _let_heartbeats_begin_late() -> None:
     from prefect import flow_engine
 
     flow_engine._send_heartbeats = functools.partial(_late_heartbeats, flow_engine._send_heartbeats)
+
+
+def _name_the_infrastructure(run_id: UUID, pid: str | None) -> None:
+    """Have the request with which the engine updates its run say where it runs, so that the claim need not."""
+    from prefect.client.orchestration import PrefectClient, SyncPrefectClient
+
+    if pid is None:
+        return
+    for client in (PrefectClient, SyncPrefectClient):
+        send: Callable[..., Any] = client.update_flow_run
+
+        @functools.wraps(send)
+        def update(self: Any, flow_run_id: UUID, *args: Any, send: Callable[..., Any] = send, **fields: Any) -> Any:
+            if flow_run_id == run_id and not args:
+                fields.setdefault("infrastructure_pid", pid)
+            return send(self, flow_run_id, *args, **fields)
+
+        client.update_flow_run = update  # type: ignore[method-assign]
