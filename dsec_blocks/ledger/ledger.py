@@ -5,6 +5,7 @@ from dsec_blocks.ledger.backup import Backup
 from dsec_blocks.ledger.check import Check
 from dsec_blocks.ledger.decisions import Decisions
 from dsec_blocks.ledger.evictions import Evictions
+from dsec_blocks.ledger.fills import Fills
 from dsec_blocks.ledger.leadership import Leadership
 from dsec_blocks.ledger.leaving import Leaving
 from dsec_blocks.ledger.nodes import Nodes, Shadows
@@ -35,6 +36,7 @@ class Ledger(
     Shadows,
     Decisions,
     Wishes,
+    Fills,
     Policies,
     Retention,
     Check,
