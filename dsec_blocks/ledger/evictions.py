@@ -73,6 +73,22 @@ class Evictions(Transactions):
         with self.reading() as connection:
             return [Eviction(**row) for row in connection.execute(query).mappings()]
 
+    def preemptors(self, pool: str) -> dict[str, tuple[str, ...]]:
+        """Waiting gang → those it was ever evicted for, by id; gangs that were never evicted for another are absent."""
+        mine = sa.and_(_gangs.c.run_id == _rows.c.run_id, _gangs.c.state == GangState.WAITING)
+        query = (
+            sa.select(_rows.c.run_id, _rows.c.for_run)
+            .distinct()
+            .join(_gangs, mine)
+            .where(_rows.c.pool == pool, _rows.c.for_run.is_not(None), _rows.c.state != "withdrawn")
+            .order_by(_rows.c.run_id, _rows.c.for_run)
+        )
+        found: dict[str, tuple[str, ...]] = {}
+        with self.reading() as connection:
+            for run_id, for_run in connection.execute(query):
+                found[run_id] = (*found.get(run_id, ()), for_run)
+        return found
+
 
 def notice(
     connection: sa.Connection,

@@ -22,6 +22,7 @@ from dsec_workers.prefect_api import ApiRefused, ApiUnavailable
 HOLDERS_SECONDS = 3.0
 """How often the runs of gangs that hold devices are read, for ends that emit no event."""
 ACCRUE_SECONDS = 5.0
+PRUNE_SECONDS = 60.0
 NODES_SECONDS = 5.0
 CARRY_SECONDS = 1.0
 WATCH_SECONDS = 5.0
@@ -104,7 +105,10 @@ class Loop:
         for gang in await term.read(term.ledger.expired, term.pool, now):
             term.errands.start(gang.run_id, "expiry", self._expire, gang)
         if self._due("accrue", ACCRUE_SECONDS):
-            await term.write(term.ledger.accrue, now)
+            half_life = self.planning.policy.usage_half_life_seconds
+            await term.write(term.ledger.accrue, now, half_life_seconds=half_life)
+        if self._due("prune", PRUNE_SECONDS):
+            await self._prune(now)
         await term.log_decisions()
 
     async def watch(self) -> None:
@@ -134,17 +138,26 @@ class Loop:
         for run_id in list(term.astray):
             term.astray.discard(run_id)
             term.errands.start(run_id, "cancel", cancellations.look_astray, term, run_id)
-        drained = await wishes.fulfil(term, gangs)
-        if drained:
+        await self.planning.refresh(term)
+        orders = await wishes.fulfil(term, gangs, self.planning.policy, self.planning.nodes)
+        if orders:
             gangs = {gang.run_id: gang for gang in await term.read(term.ledger.gangs, term.pool, _ALIVE)}
         if self.api_away or term.draining:
             return
-        await self.planning.cycle(term, self.intake, gangs, drained)
+        await self.planning.cycle(term, self.intake, gangs, orders)
         await term.log_decisions()
         if term.ended and not term.errands.running("claim"):
             term.errands.start("run reports", "report", reports.publish_run_reports, term)
         if self._due("map", term.settings.report_seconds):
             term.errands.start("pool map", "report", reports.publish_pool_map, term, self.planning.nodes, gangs)
+
+    async def _prune(self, now: float) -> None:
+        """Forget a little of what is older than the policy keeps; the rest in later rounds."""
+        policy = self.planning.policy
+        ages = {"ended_before": now - policy.keep_ended_seconds, "decided_before": now - policy.keep_decisions_seconds}
+        gone = await self.term.write(self.term.ledger.prune, **ages)
+        if gone:
+            self.term.log.info("forgot %d gangs, %d decisions and %d wishes", gone.gangs, gone.decisions, gone.wishes)
 
     async def _limit(self, gang: Gang, now: float) -> None:
         longest = gang.request.max_runtime_seconds

@@ -4,19 +4,35 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from dsec_blocks.ledger import ACTIVE, SHADOW, PolicyRecord
 from dsec_blocks.model.devices import Node
-from dsec_blocks.model.errors import ReservationConflict
-from dsec_blocks.model.gangs import HOLDING_STATES, Gang, GangState
+from dsec_blocks.model.errors import InvalidRequest, ReservationConflict
+from dsec_blocks.model.gangs import Gang, GangState
 from dsec_blocks.model.reasons import Reason, ReasonCode
 from dsec_workers.lifecycle import claims, evictions, reasons
 from dsec_workers.lifecycle.intake import Intake
-from dsec_workers.lifecycle.records import queued, running_gang
+from dsec_workers.lifecycle.orders import Orders
+from dsec_workers.lifecycle.records import queued, snapshot_of
+from dsec_workers.lifecycle.rules import policy_of
+from dsec_workers.lifecycle.shadow_policy import ShadowPolicy
 from dsec_workers.lifecycle.term import Term, key_of
 from dsec_workers.scheduling.decisions import Admit, Hold, Plan, Shadow
 from dsec_workers.scheduling.policy import Policy
-from dsec_workers.scheduling.snapshot import Frozen, QueuedGang, Snapshot, build_snapshot
+from dsec_workers.scheduling.snapshot import QueuedGang, Snapshot
 
 Planner = Callable[[Snapshot, Sequence[QueuedGang], Policy, float], Plan]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """Where a cycle's time went, for the decision log: `began` is monotonic."""
+
+    began: float
+    plan_seconds: float
+
+    def until(self, now: float) -> dict[str, float]:
+        """What is not planning is the ledger: reading it, and the admissions so far."""
+        return {"plan": round(self.plan_seconds, 6), "ledger": round(now - self.began - self.plan_seconds, 6)}
 
 
 @dataclass(kw_only=True)
@@ -27,25 +43,43 @@ class Planning:
     policy: Policy
     nodes: tuple[Node, ...] = ()
     conditional: dict[str, float] = field(default_factory=dict)
-    evictions: dict[str, str | None] = field(default_factory=dict)
+    given: Policy = field(init=False)
+    """What this worker was started with: in force where nobody set a policy."""
+    shadow: ShadowPolicy = field(default_factory=ShadowPolicy)
+    unreadable: set[int] = field(default_factory=set)
+    overrides: dict[str, int] = field(default_factory=dict)
+    """Orders to start one run: run id → the wish that is answered when it has been admitted."""
 
-    async def cycle(self, term: Term, intake: Intake, gangs: Mapping[str, Gang], drained: Mapping[str, str]) -> Plan:
+    def __post_init__(self) -> None:
+        self.given = self.policy
+
+    async def cycle(self, term: Term, intake: Intake, gangs: Mapping[str, Gang], orders: Orders) -> Plan:
         """Plan once and carry it out."""
-        now = term.clock.now()
+        now, began = term.clock.now(), term.clock.monotonic()
         waiting = [gang for gang in gangs.values() if gang.state is GangState.WAITING]
         if not waiting:
             return Plan()
-        queue, refused = self._queue(term, intake, waiting)
-        snapshot = await self._snapshot(term, gangs, drained)
+        evicted_before = any(gang.evictions for gang in waiting)
+        preemptors = await term.read(term.ledger.preemptors, term.pool) if evicted_before else {}
+        self.overrides = dict(orders.to_admit)
+        queue, refused = self._queue(term, intake, waiting, preemptors)
+        snapshot = await self._snapshot(term, gangs, orders, now)
+        planned = term.clock.monotonic()
         plan = await term.read(self.plan, snapshot, queue, self.policy, now)
+        spent = Spent(began=began, plan_seconds=term.clock.monotonic() - planned)
         await term.write(term.ledger.put_shadows, [_shadow_row(shadow) for shadow in plan.shadows])
         self.conditional = {r: t for r, t in {**self.conditional, **plan.conditional}.items() if r in gangs}
         for admit in plan.admits:
-            await self._admit(term, admit, plan, gangs)
+            await self._admit(term, admit, plan, gangs, spent)
         await reasons.tell(term, [*refused, *plan.holds], gangs)
+        if self.shadow.policy is not None:
+            shadow = await term.read(self.plan, snapshot, queue, self.shadow.policy, now)
+            self.shadow.log(term, plan, shadow, gangs)
         return plan
 
-    def _queue(self, term: Term, intake: Intake, waiting: Sequence[Gang]) -> tuple[list[QueuedGang], list[Hold]]:
+    def _queue(
+        self, term: Term, intake: Intake, waiting: Sequence[Gang], preemptors: Mapping[str, tuple[str, ...]]
+    ) -> tuple[list[QueuedGang], list[Hold]]:
         queue, refused = [], []
         for gang in waiting:
             reason = term.refused.get(gang.run_id)
@@ -56,29 +90,60 @@ class Planning:
             if reason is not None:
                 refused.append(Hold(run_id=gang.run_id, reason=reason))
             elif gang.run_id not in term.astray and not term.errands.running_for(gang.run_id, "cancel"):
-                queue.append(queued(gang))
+                queue.append(queued(gang, preemptors.get(gang.run_id, ())))
         return queue, refused
 
-    async def _snapshot(self, term: Term, gangs: Mapping[str, Gang], drained: Mapping[str, str]) -> Snapshot:
-        held = [gang for gang in gangs.values() if gang.state in HOLDING_STATES and gang.placement is not None]
-        holdings = await term.read(term.ledger.holders, term.pool)
-        open_evictions = await term.read(term.ledger.evictions, term.pool) if any(_leaving(g) for g in held) else []
-        for_run = {eviction.run_id: eviction.for_run for eviction in open_evictions}
-        running = [
-            running_gang(gang, holdings, for_run=for_run, conditional_until=self.conditional.get(gang.run_id))
-            for gang in held
-        ]
-        return build_snapshot(
-            nodes=self.nodes,
-            running=running,
-            teams=await term.read(term.ledger.teams, term.pool),
-            shadows=[_shadow(row) for row in await term.read(term.ledger.shadows, term.pool)],
-            usage=await term.read(term.ledger.usage, term.pool),
-            frozen=Frozen(nodes=dict(drained)),
+    async def _snapshot(self, term: Term, gangs: Mapping[str, Gang], orders: Orders, now: float) -> Snapshot:
+        leaving = any(gang.state is GangState.EVICTING for gang in gangs.values())
+        usage = {
+            "half_life_seconds": self.policy.usage_half_life_seconds,
+            "model_weights": self.policy.model_weights,
+        }
+        return snapshot_of(
             pool=term.pool,
+            nodes=self.nodes,
+            gangs=gangs.values(),
+            holdings=await term.read(term.ledger.holders, term.pool),
+            evictions=await term.read(term.ledger.evictions, term.pool) if leaving else [],
+            teams=await term.read(term.ledger.teams, term.pool),
+            usage=await term.read(term.ledger.decayed_usage, term.pool, now, **usage),
+            shadows=await term.read(term.ledger.shadows, term.pool),
+            orders=orders,
+            conditional=self.conditional,
         )
 
-    async def _admit(self, term: Term, admit: Admit, plan: Plan, gangs: Mapping[str, Gang]) -> None:
+    async def refresh(self, term: Term) -> None:
+        """Take over the policy that somebody set meanwhile; one that cannot be read leaves the last in force."""
+        found = await term.read(term.ledger.policy, term.pool, role=ACTIVE)
+        shadow = await term.read(term.ledger.policy, term.pool, role=SHADOW)
+        self.policy = self._adopted(term, found, "policy", self.policy) or self.given
+        self.shadow.policy = self._adopted(term, shadow, "shadow policy", self.shadow.policy)
+
+    def _adopted(self, term: Term, record: PolicyRecord | None, name: str, last: Policy | None) -> Policy | None:
+        if record is None:
+            return self.given if name == "policy" else None
+        if last is not None and last.version == str(record.version):
+            return last
+        if record.version in self.unreadable:
+            return last
+        try:
+            policy = policy_of(record)
+        except InvalidRequest as error:
+            self.unreadable.add(record.version)
+            term.log.error("%s %d is not obeyed: %s", name, record.version, error)
+            term.decide("policy", "refused", why=str(error), policy_version=str(record.version))
+            return last
+        term.log.info("%s %d, set by %s, is in force", name, record.version, record.by)
+        term.decide(
+            "policy",
+            "in force" if name == "policy" else "in shadow",
+            why=f"{record.by}: {record.why}",
+            detail=record.body or {},
+            policy_version=str(record.version),
+        )
+        return policy
+
+    async def _admit(self, term: Term, admit: Admit, plan: Plan, gangs: Mapping[str, Gang], spent: Spent) -> None:
         now = term.clock.now()
         victims = [victim.run_id for victim in admit.victims]
         grace = max([0.0, *(gangs[run_id].request.grace_seconds for run_id in victims if run_id in gangs)])
@@ -99,10 +164,13 @@ class Planning:
             term.wake.ring()
             return
         term.admitted_at[key_of(admitted)] = now
+        if admit.run_id in self.overrides:
+            await term.write(term.ledger.fulfil, self.overrides[admit.run_id], "admitted")
         detail = {
             "placement": admit.placement.to_json(),
             "victims": [asdict(victim) for victim in admit.victims],
             "optimal": admit.optimal,
+            "seconds": spent.until(term.clock.monotonic()),
         }
         term.decide(
             "plan", "admit", run_id=admit.run_id, why=admit.why, detail=detail, policy_version=plan.policy_version
@@ -119,13 +187,5 @@ class Planning:
                 term.errands.start(admit.run_id, "claim", claims.claim, term, admit.run_id, False)
 
 
-def _leaving(gang: Gang) -> bool:
-    return gang.state is GangState.EVICTING
-
-
 def _shadow_row(shadow: Shadow) -> dict[str, Any]:
     return {**asdict(shadow), "devices": list(shadow.devices)}
-
-
-def _shadow(row: Mapping[str, Any]) -> Shadow:
-    return Shadow(**{**row, "devices": tuple(row["devices"])})

@@ -1,15 +1,21 @@
 """The ledger's gangs as the planner's records. Light to import: `dsec queue` plans with them too, without Prefect."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
 
-from dsec_blocks.ledger import Holding
-from dsec_blocks.model.gangs import Gang, GangState
-from dsec_workers.scheduling.snapshot import QueuedGang, RunningGang
+from dsec_blocks.ledger import Eviction, Holding
+from dsec_blocks.model.devices import Node
+from dsec_blocks.model.gangs import HOLDING_STATES, Gang, GangState
+from dsec_blocks.model.teams import Team
+from dsec_workers.lifecycle.orders import Orders
+from dsec_workers.scheduling.decisions import Shadow
+from dsec_workers.scheduling.snapshot import QueuedGang, RunningGang, Snapshot, build_snapshot
 
 
-def queued(gang: Gang) -> QueuedGang:
-    """The waiting gang as the planner sees it."""
+def queued(gang: Gang, evicted_for: tuple[str, ...] = ()) -> QueuedGang:
+    """The waiting gang as the planner sees it; `evicted_for` are the gangs it was ever evicted for."""
     return QueuedGang(
         run_id=gang.run_id,
         team=gang.team,
@@ -22,6 +28,9 @@ def queued(gang: Gang) -> QueuedGang:
         parent_run_id=gang.parent_run_id,
         checkpoint_seconds=gang.checkpoint_seconds,
         restart_seconds=gang.restart_seconds,
+        created_by=gang.created_by,
+        tags=gang.tags,
+        evicted_for=evicted_for,
     )
 
 
@@ -63,4 +72,40 @@ def running_gang(
         evicting_for=for_run.get(gang.run_id),
         promised=any(holding.turn > 0 for holding in mine.values()),
         conditional_until=conditional_until,
+        created_by=gang.created_by,
+        tags=gang.tags,
+    )
+
+
+def snapshot_of(
+    *,
+    pool: str,
+    nodes: Sequence[Node],
+    gangs: Iterable[Gang],
+    holdings: Sequence[Holding],
+    evictions: Iterable[Eviction],
+    teams: Mapping[str, Team],
+    usage: Mapping[str, float],
+    shadows: Iterable[Mapping[str, Any]],
+    orders: Orders,
+    conditional: Mapping[str, float] = MappingProxyType({}),
+    evicted_lately: Mapping[str, int] = MappingProxyType({}),
+) -> Snapshot:
+    """What a plan sees of these records: of `gangs`, those that hold devices; of `evictions`, those in flight."""
+    for_run = {eviction.run_id: eviction.for_run for eviction in evictions if eviction.state == "open"}
+    return build_snapshot(
+        nodes=nodes,
+        running=[
+            running_gang(gang, holdings, for_run=for_run, conditional_until=conditional.get(gang.run_id))
+            for gang in gangs
+            if gang.state in HOLDING_STATES and gang.placement is not None
+        ],
+        teams=teams,
+        shadows=[Shadow(**{**row, "devices": tuple(row["devices"])}) for row in shadows],
+        usage=usage,
+        frozen=orders.frozen,
+        withheld=orders.withheld,
+        overrides=orders.overrides,
+        evicted_lately=evicted_lately,
+        pool=pool,
     )

@@ -1,0 +1,158 @@
+"""Incident files: one pool at one instant, whole, so that it can be planned again somewhere else.
+
+`capture` writes what a plan depends on and the last decisions as one JSON document; `load` makes it a snapshot and a
+queue again, for `dsec simulate` and `dsec what-if`. Whoever reads the file learns no secret from it: environments keep
+their names and lose their values, addresses of inputs lose credentials and query strings, and what runs said or where
+they keep files is left out.
+
+The format: `{"format": "dsec-incident", "version": 1, "captured_at", "captured_by", "why", "pool", "policy":
+{"version", "values"}, "nodes", "teams", "usage", "gangs", "holdings", "evictions", "shadows", "orders", "decisions"}`.
+Times are seconds since the epoch; records have the fields of the dataclasses they are named after. A reader refuses a
+version that is newer than its own.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+from urllib.parse import urlsplit, urlunsplit
+
+from pydantic import TypeAdapter, ValidationError
+
+from dsec_blocks.ledger import Decision, Eviction, Holding, Ledger, Wish
+from dsec_blocks.model.devices import Node
+from dsec_blocks.model.errors import InvalidRequest
+from dsec_blocks.model.gangs import HOLDING_STATES, Gang, GangState
+from dsec_blocks.model.teams import Team
+from dsec_workers.lifecycle.orders import standing
+from dsec_workers.lifecycle.records import queued, snapshot_of
+from dsec_workers.lifecycle.rules import active_policy
+from dsec_workers.scheduling.policy import Policy
+from dsec_workers.scheduling.policy_text import policy_from_mapping, values_of
+from dsec_workers.scheduling.snapshot import QueuedGang, Snapshot
+
+FORMAT, VERSION = "dsec-incident", 1
+LAST_DECISIONS = 1000
+HIDDEN = "***"
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Incident:
+    """What an incident file holds, ready to be planned."""
+
+    pool: str
+    now: float
+    snapshot: Snapshot
+    queue: tuple[QueuedGang, ...]
+    policy: Policy
+    nodes: tuple[Node, ...]
+    teams: Mapping[str, Team]
+    gangs: tuple[Gang, ...]
+    decisions: tuple[Decision, ...]
+
+
+def capture(
+    ledger: Ledger, pool: str, *, now: float, by: str, why: str = "", decisions: int = LAST_DECISIONS
+) -> dict[str, Any]:
+    """The pool as its ledger tells it, as a JSON-ready document without secrets."""
+    policy = active_policy(ledger, pool)
+    half_life, weights = policy.usage_half_life_seconds, policy.model_weights
+    gangs = ledger.gangs(pool, {*HOLDING_STATES, GangState.WAITING})
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "captured_at": now,
+        "captured_by": by,
+        "why": why,
+        "pool": pool,
+        "policy": {"version": policy.version, "values": values_of(policy)},
+        "nodes": _dump(tuple[Node, ...], tuple(ledger.nodes(pool))),
+        "teams": _dump(list[Team], list(ledger.teams(pool).values())),
+        "usage": ledger.decayed_usage(pool, now, half_life_seconds=half_life, model_weights=weights),
+        "gangs": _dump(list[Gang], [without_secrets(gang) for gang in gangs]),
+        "holdings": _dump(list[Holding], ledger.holders(pool)),
+        "evictions": _dump(list[Eviction], ledger.evictions(pool, open_only=False)[-decisions:]),
+        "shadows": ledger.shadows(pool),
+        "orders": _dump(list[Wish], ledger.wishes(pool)),
+        "decisions": _dump(list[Decision], ledger.decisions(pool, limit=decisions)),
+    }
+
+
+def load(document: Mapping[str, Any], *, file: str = "incident") -> Incident:
+    """The incident that `capture` wrote. Raises `InvalidRequest`, naming what in the file is wrong."""
+    if not isinstance(document, Mapping) or document.get("format") != FORMAT:
+        raise InvalidRequest(f"{file}: this is no incident file; `dsec incident capture FILE` writes one")
+    version = document.get("version")
+    if not isinstance(version, int) or version > VERSION:
+        raise InvalidRequest(f"{file}: version {version!r}, but this dsec reads up to {VERSION}; upgrade dsec")
+    try:
+        policy = document["policy"]
+        now, pool = float(document["captured_at"]), str(document["pool"])
+        nodes = _load(tuple[Node, ...], document, "nodes", file)
+        teams = {team.name: team for team in _load(list[Team], document, "teams", file)}
+        gangs = _load(list[Gang], document, "gangs", file)
+        evictions = _load(list[Eviction], document, "evictions", file)
+        preemptors: dict[str, list[str]] = {}
+        for eviction in evictions:
+            if eviction.for_run is not None:
+                preemptors.setdefault(eviction.run_id, []).append(eviction.for_run)
+        snapshot = snapshot_of(
+            pool=pool,
+            nodes=nodes,
+            gangs=gangs,
+            holdings=_load(list[Holding], document, "holdings", file),
+            evictions=evictions,
+            teams=teams,
+            usage={str(name): float(value) for name, value in document["usage"].items()},
+            shadows=document["shadows"],
+            orders=standing(_load(list[Wish], document, "orders", file), nodes, now),
+        )
+        return Incident(
+            pool=pool,
+            now=now,
+            snapshot=snapshot,
+            queue=tuple(
+                queued(gang, tuple(sorted(set(preemptors.get(gang.run_id, ())))))
+                for gang in gangs
+                if gang.state is GangState.WAITING
+            ),
+            policy=policy_from_mapping(policy["values"], file=f"{file}: policy", version=str(policy["version"])),
+            nodes=nodes,
+            teams=teams,
+            gangs=tuple(gangs),
+            decisions=tuple(_load(list[Decision], document, "decisions", file)),
+        )
+    except KeyError as error:
+        raise InvalidRequest(f"{file}: {error.args[0]!r} is missing; capture the incident again") from None
+
+
+def without_secrets(gang: Gang) -> Gang:
+    """The gang without what its owner may want to keep."""
+    request = replace(
+        gang.request,
+        env=dict.fromkeys(gang.request.env, HIDDEN),
+        inputs=tuple(bare_address(uri) for uri in gang.request.inputs),
+    )
+    kept = ("kind", "at", "flow_exit", "exit_codes")
+    outcome = {key: value for key, value in gang.outcome.items() if key in kept}
+    return replace(gang, request=request, launch={}, outcome=outcome)
+
+
+def bare_address(uri: str) -> str:
+    """A URI without user, password, query and fragment."""
+    parts = urlsplit(uri)
+    host = parts.netloc.rpartition("@")[2]
+    return urlunsplit((parts.scheme, host, parts.path, "", ""))
+
+
+def _dump(kind: type[_T], value: _T) -> Any:
+    return TypeAdapter(kind).dump_python(value, mode="json")
+
+
+def _load(kind: type[_T], document: Mapping[str, Any], key: str, file: str) -> _T:
+    try:
+        return TypeAdapter(kind).validate_python(document[key])
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise InvalidRequest(f"{file}: {key}.{where}: {first['msg']}; capture the incident again") from None
