@@ -82,6 +82,8 @@ class Run:
     infrastructure_pid: str | None
     run_count: int
     parent_task_run_id: str | None
+    has_started: bool
+    """Whether it has a start time: of its first start, or of an end before any start."""
     raw: Mapping[str, Any] = field(repr=False)
 
     @property
@@ -110,6 +112,7 @@ class Run:
             infrastructure_pid=run.get("infrastructure_pid"),
             run_count=run.get("run_count") or 0,
             parent_task_run_id=run.get("parent_task_run_id"),
+            has_started=run.get("start_time") is not None,
             raw=run,
         )
 
