@@ -272,3 +272,16 @@ def test_a_wall_clock_that_goes_back_charges_nothing(ledger: Ledger, fence: Fenc
     ledger.accrue(fence, clock.now())
 
     assert ledger.usage(POOL) == {"default": 4.0}
+
+
+def test_a_waiting_gang_is_remembered_with_those_it_was_evicted_for(ledger: Ledger, fence: Fence) -> None:
+    running(ledger, fence, "v", "n1/0")
+    running(ledger, fence, "w", "n1/1")
+    admitted(ledger, fence, "b", "n1/0", victims=("v",))
+    ledger.evict(fence, ["w"], why="drain of n1")
+    assert ledger.preemptors(POOL) == {}, "none of them waits yet"
+    for run_id in ("v", "w"):
+        ledger.leave(fence, run_id, 1, {"kind": "evicted"})
+        ledger.requeue(fence, run_id, 1, evicted=True)
+
+    assert ledger.preemptors(POOL) == {"v": ("b",)}

@@ -155,6 +155,7 @@ def carry_out(snapshot: Snapshot, result: Plan, queue: Sequence[QueuedGang], now
 
 
 _QUEUED = {"submitted_at", "eligible_at", "evictions", "not_before", "parent_run_id", "checkpoint_seconds",
-           "restart_seconds"}  # fmt: skip
+           "restart_seconds", "evicted_for", "attained_seconds", "waiting_since", "lifted"}  # fmt: skip
 _RUNNING = {"submitted_at", "started_at", "first_commit_at", "last_commit_at", "checkpoint_seconds", "restart_seconds",
-            "has_on_evict", "evictions", "evicting", "evicting_for", "promised", "conditional_until"}  # fmt: skip
+            "has_on_evict", "evictions", "evicting", "evicting_for", "promised", "conditional_until",
+            "attained_seconds", "moved_at"}  # fmt: skip

@@ -43,7 +43,9 @@ def deal_surplus(
         kinds = [class_of(dealt[index].run_id)[1] for index in hungry]
         teams = np.array([kind.team for kind in kinds], np.int64)
         needs = np.array([kind.request.devices_per_node for kind in kinds], np.int64)
-        place = int(np.argmin(trial.quota.shares(teams, needs)))
+        shares = np.round(trial.quota.shares(teams, needs), 9)
+        sizes = np.array([len(dealt[index].placement.members) for index in hungry], np.int64)
+        place = int(np.lexsort((np.array(hungry), sizes, shares))[0])
         index = hungry[place]
         grown = _one_more(trial, dealt[index], *class_of(dealt[index].run_id))
         if grown is None or len(grown.placement.members) == kinds[place].request.nodes:
@@ -67,12 +69,14 @@ def _one_more(trial: Trial, admit: Admit, number: int, kind: GangClass) -> Admit
     if seats is None:
         return None
     devices = pick_devices(trial.fleet, free, seats, shape)
-    until = trial.times[mine[0]]
-    trial.free.give(mine)
-    trial.soon.give(mine)
+    until, taken = trial.times[mine[0]], np.concatenate(devices)
+    for room in (trial.free, trial.soon):
+        room.give(mine)
+        room.take(taken)
     trial.load[[trial.fleet.node_number[member.node] for member in admit.placement.members]] -= 1
-    trial.quota.use(kind.team, -len(mine), kind.user)
-    trial.take(kind, np.concatenate(devices), seats.nodes, float(until))
+    np.add.at(trial.load, seats.nodes, 1)
+    trial.times[mine], trial.times[taken] = trial.now, until
+    trial.quota.use(kind.team, each, kind.user, asked=each)
     return replace(admit, placement=placement_of(trial.fleet, seats, devices))
 
 
@@ -87,7 +91,7 @@ def grow(trial: Trial, waits_for_room: Callable[[RunningGang], bool]) -> list[Re
         present = len(gang.placement.members)
         if gang.request.min_nodes is None or present >= gang.request.nodes or not _may_grow(trial, gang):
             continue
-        if waits_for_room(gang):
+        if kept[_numbers(trial, gang.placement)].any() or waits_for_room(gang):
             continue
         found = _largest(trial, gang, trial.free.free & ~kept)
         if found is None:

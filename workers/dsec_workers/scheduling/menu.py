@@ -41,6 +41,11 @@ class Menu:
             )
         return found
 
+    @property
+    def has_milder(self) -> bool:
+        """Whether there is anything but evictions."""
+        return bool(self._milder)
+
     def all(self, numbers: Iterable[int]) -> list[Option]:
         """Several at once."""
         return [self[number] for number in numbers]

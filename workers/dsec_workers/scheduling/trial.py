@@ -148,7 +148,8 @@ class Trial:
         self.free.take(devices[self.free.free[devices]])
         self.soon.take(devices)
         np.add.at(self.load, nodes, 1)
-        self.quota.use(kind.team, len(devices), kind.user, asked=kind.request.devices)
+        # An elastic gang that starts small still wants the rest, until what is left over has been dealt.
+        self.quota.use(kind.team, len(devices), kind.user, asked=len(devices))
         self.times[devices] = until
 
     def make_way(self, option: Option, gone: Ints) -> None:

@@ -21,7 +21,7 @@ from dsec_workers.scheduling.placement import Shape, find_seats, fits, pick_devi
 from dsec_workers.scheduling.rights import Rights
 from dsec_workers.scheduling.room import View, view_of
 
-Key = tuple[int, int, tuple[float, ...], tuple[str, ...]]
+Key = tuple[int, int, int, tuple[float, ...], tuple[str, ...]]
 GREEDY_FIRST = 8
 """From so many candidates on, a good answer is sought before the best, for its cost ends most of the search."""
 
@@ -99,11 +99,12 @@ class Search:
         return Chosen(options, optimal, tuple(self._homes(options) or ()))
 
     def key(self, numbers: Iterable[int]) -> Key:
-        """What makes one choice better than another: cost, number, newest, id."""
+        """What makes one choice better than another: cost, how many go back in line, number, newest, id."""
         options = self.menu.all(numbers)
         gangs = [self.roster.gang(option.slot) for option in options]
         return (
             sum(option.cost for option in options),
+            sum(option.how is How.EVICT for option in options),
             len(options),
             tuple(sorted(-gang.started_at for gang in gangs)),
             tuple(sorted(gang.run_id for gang in gangs)),
@@ -153,7 +154,7 @@ class Search:
         return option.cost / max(useful, 0.5), -started_at, self.menu.name(number)
 
     def _solve(self, domain: Domain) -> None:
-        if self._hopeless(domain.bound, 1):
+        if self._hopeless(domain.bound, ()):
             return
         small = len(domain.order) <= self.exact
         if not small or len(domain.order) > GREEDY_FIRST:
@@ -181,7 +182,7 @@ class Search:
         if index == len(domain.order) or not self._relievable(domain, index, chosen):
             return
         bound = cost_bound(domain, self.menu, index, missing, members)
-        if bound is None or self._hopeless(cost + bound, len(chosen) + 1):
+        if bound is None or self._hopeless(cost + bound, chosen):
             return
         number = domain.order[index]
         if self._tolerable((*chosen, number)):
@@ -196,11 +197,13 @@ class Search:
         rest = [number for number in (*chosen, *domain.order[index:]) if number in domain.relief]
         return sum(self.menu[number].released for number in rest) >= self.rights.shortage
 
-    def _hopeless(self, cost: float, count: int) -> bool:
+    def _hopeless(self, cost: float, chosen: tuple[int, ...]) -> bool:
+        """Whether nothing that adds at least one option to `chosen`, at no less than `cost`, can be the best."""
         if self.best is None:
             return False
-        best = self.best[0]
-        return cost > best[0] + 1e-6 or (cost > best[0] - 1e-6 and count > best[1])
+        best, count = self.best[0], len(chosen) + 1
+        evictions = count if not self.menu.has_milder else sum(self.menu[n].how is How.EVICT for n in chosen)
+        return cost > best[0] + 1e-6 or (cost > best[0] - 1e-6 and (evictions, count) > best[1:3])
 
     def _offer(self, numbers: tuple[int, ...]) -> None:
         key = self.key(numbers)
