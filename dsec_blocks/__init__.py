@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     # For type checkers, to which `gang` would otherwise be the submodule; at run time `__getattr__` does it.
+    from dsec_blocks.cache import NodeCache, open_cache
     from dsec_blocks.checkpoints import CheckpointStore
     from dsec_blocks.gang import current_gang, gang, run
     from dsec_blocks.model.errors import DsecError, Evicted
@@ -23,11 +24,23 @@ _PUBLIC = {
     "run": "dsec_blocks.gang",
     "CheckpointStore": "dsec_blocks.checkpoints",
     "GpuPool": "dsec_blocks.pool",
+    "NodeCache": "dsec_blocks.cache",
+    "open_cache": "dsec_blocks.cache",
     "DsecError": "dsec_blocks.model.errors",
     "Evicted": "dsec_blocks.model.errors",
 }
 
-__all__ = ["CheckpointStore", "DsecError", "Evicted", "GpuPool", "current_gang", "gang", "run"]
+__all__ = [
+    "CheckpointStore",
+    "DsecError",
+    "Evicted",
+    "GpuPool",
+    "NodeCache",
+    "current_gang",
+    "gang",
+    "open_cache",
+    "run",
+]
 
 
 def __getattr__(name: str) -> Any:

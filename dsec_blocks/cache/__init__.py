@@ -1,1 +1,33 @@
-"""Data that is already there when a job starts: content-addressed blobs on the node, filled from any origin."""
+"""Data that is already there when a job starts: content-addressed blobs on the node, filled from any origin.
+
+from dsec_blocks.cache import open_cache
+
+with open_cache().acquire("s3://models/llama-3-8b") as bundle:
+load(bundle.path)
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dsec_blocks.cache.acquiring import Acquired, Cache, Lease, open_cache
+    from dsec_blocks.cache.node_cache import NodeCache
+    from dsec_blocks.cache.settings import CacheSettings, Revalidate
+
+_PUBLIC = {
+    "Acquired": "dsec_blocks.cache.acquiring",
+    "Cache": "dsec_blocks.cache.acquiring",
+    "CacheSettings": "dsec_blocks.cache.settings",
+    "Lease": "dsec_blocks.cache.acquiring",
+    "NodeCache": "dsec_blocks.cache.node_cache",
+    "Revalidate": "dsec_blocks.cache.settings",
+    "open_cache": "dsec_blocks.cache.acquiring",
+}
+
+__all__ = ["Acquired", "Cache", "CacheSettings", "Lease", "NodeCache", "Revalidate", "open_cache"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_PUBLIC[name]), name)  # a Prefect block: only who asks for it pays for Prefect

@@ -94,8 +94,8 @@ class Layout:
 
 
 def names(directory: Path) -> list[str]:
-    """Finished entries of a directory; empty if there is none. Names that begin with a dot are being written."""
+    """Finished entries of a directory, in order; empty if there is none. One that begins with a dot is being written."""
     try:
-        return [name for name in os.listdir(directory) if not name.startswith(".")]
+        return sorted(name for name in os.listdir(directory) if not name.startswith("."))
     except (FileNotFoundError, NotADirectoryError):
         return []
