@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from dsec_deployments.cli import (
+    cache,
     demo,
     deploy,
     down,
@@ -49,6 +50,7 @@ app.command(rich_help_panel=_RUNS)(steer.evict)
 app.command(rich_help_panel=_RUNS)(steer.cancel)
 app.command(rich_help_panel=_POOL)(pool.pool)
 app.command(rich_help_panel=_POOL)(simulate.simulate)
+app.add_typer(cache.app, name="cache", rich_help_panel=_ON_THIS_MACHINE)
 app.add_typer(team.app, name="team", rich_help_panel=_POOL)
 app.add_typer(ledger.app, name="ledger", rich_help_panel=_POOL)
 
