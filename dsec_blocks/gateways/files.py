@@ -126,6 +126,15 @@ def remove_empty(path: Path) -> bool:
     return True
 
 
+def sync(path: Path) -> None:
+    """Make a file's content durable, whoever wrote it."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def sync_directory(directory: Path) -> None:
     """Make the directory's entries durable."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)

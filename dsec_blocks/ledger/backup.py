@@ -3,22 +3,27 @@
 The copy is one consistent state, taken while others write, and appears under its name whole or not at all.
 """
 
+import os
 import sqlite3
 import tempfile
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
+from uuid import uuid4
 
 import sqlalchemy as sa
 
-from dsec_blocks.gateways import files
+from dsec_blocks.gateways import files, processes
+from dsec_blocks.gateways.processes import ProcessId
 from dsec_blocks.ledger import schema
 from dsec_blocks.ledger.opening import engine_for, migrate, schema_version
 from dsec_blocks.ledger.transaction import Transactions
 from dsec_blocks.model.errors import LedgerError
 
-_CHUNK_BYTES = 1 << 20
 _CHUNK_ROWS = 1000
+_STAGING = ".dsec-backup-"
+_ABANDONED_SECONDS = 86_400.0
+"""After this, a half-made copy that another machine left in a shared directory is nobody's."""
 
 
 class Backup(Transactions):
@@ -28,13 +33,15 @@ class Backup(Transactions):
         """Write everything to the SQLite file `path`, replacing it. Raises `LedgerError` if it cannot be written."""
         path = Path(path)
         try:
-            with tempfile.TemporaryDirectory(prefix=".dsec-backup-", dir=path.absolute().parent) as folder:
-                copy = Path(folder) / "ledger.db"
+            with _staging(path.absolute().parent, now=self._clock.now()) as folder:
+                copy = folder / "ledger.db"
                 if self._engine.dialect.name == "sqlite":
                     self._copy_pages(copy)
                 else:
                     self._copy_rows(copy)
-                files.write(path, _chunks(copy), at="ledger.backup.write", mode=0o600)
+                copy.chmod(0o600)
+                files.sync(copy)
+                files.rename(copy, path, at="ledger.backup.write")
         except OSError as error:
             raise LedgerError(f"backup {path}: {error.strerror or error}; an older backup there was kept") from error
 
@@ -104,7 +111,28 @@ def _advance_sequences(connection: sa.Connection) -> None:
             connection.execute(sa.select(sa.func.setval(sequence, sa.func.coalesce(highest, 1))))
 
 
-def _chunks(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            yield chunk
+@contextmanager
+def _staging(parent: Path, *, now: float) -> Iterator[Path]:
+    """A folder beside the backup in which it is made; those that killed backups left there go first."""
+    for left in parent.glob(f"{_STAGING}*"):
+        if _is_abandoned(left, now=now):
+            files.remove_tree(left, at="ledger.backup.sweep")
+    own = processes.identify(os.getpid())
+    folder = parent / f"{_STAGING}{own.boot_id}.{own.pid}.{own.start_time}.{uuid4().hex[:8]}"
+    folder.mkdir(mode=0o700)
+    try:
+        yield folder
+    finally:
+        files.remove_tree(folder, at="ledger.backup.clean")
+
+
+def _is_abandoned(folder: Path, *, now: float) -> bool:
+    """Whether the backup that made `folder` is dead; of another machine's (or boot's) only its age tells."""
+    try:
+        boot_id, pid, start_time, _ = folder.name.removeprefix(_STAGING).split(".")
+        maker = ProcessId(pid=int(pid), start_time=int(start_time), boot_id=boot_id)
+        if boot_id == processes.boot_id():
+            return not processes.is_alive(maker)
+        return now - folder.stat().st_mtime > _ABANDONED_SECONDS
+    except (ValueError, FileNotFoundError):  # not a name that we give, or gone by now
+        return False

@@ -51,6 +51,7 @@ def test_a_backup_killed_half_way_leaves_a_whole_one_old_or_new(tmp_path: Path, 
     assert ("after" in _teams(copy)) == (mode == "kill_after")
     assert dsec("ledger", "backup", str(copy), home=tmp_path).returncode == 0
     assert "after" in _teams(copy)
+    assert list(copy.parent.iterdir()) == [copy], "nothing half-made is left"
     ledger.close()
 
 
