@@ -8,7 +8,7 @@ import numpy as np
 from dsec_blocks.model.reasons import Reason
 from dsec_workers.scheduling import reasons
 from dsec_workers.scheduling.decisions import Hold
-from dsec_workers.scheduling.order import FACTORS, GangClass, Order
+from dsec_workers.scheduling.order import GangClass, Order
 from dsec_workers.scheduling.placement import fits
 from dsec_workers.scheduling.questions import fits_if_opened, fits_now, fits_without
 from dsec_workers.scheduling.room import view_of
@@ -51,7 +51,7 @@ class Holds:
                     reason=reason,
                     position=places[label],
                     eta=etas.get(number),
-                    factors=dict(zip(FACTORS, columns[number], strict=True)),
+                    factors=dict(zip(self.order.names, columns[number], strict=True)),
                 )
             )
         return holds

@@ -7,6 +7,7 @@ rank = w_priority·P + w_age·age + w_share·(1 − share) + w_gap·fit + w_dept
 - share: the team's after-state share ÷ its fair share (`Quota.shares`);
 - fit: devices free in the gang's resource pool ÷ devices it needs, so a small gap counts for it;
 - depth: the team's part of all that wait.
+- level, where time sharing is on: taken off for every level that the run has fallen.
 
 Past max_age a team's oldest gang leaves this order and stands in front, by first submit time alone. Gangs that differ
 only in age form a *class* and keep their order among themselves, so a cycle ranks classes, not gangs.
@@ -71,7 +72,7 @@ class Order:
     ) -> None:
         self.queue, self.classes, self.quota, self.policy, self.now = queue, classes, quota, policy, now
         count = len(queue)
-        self.wait: Floats = np.maximum(0.0, now - np.array([gang.eligible_at for gang in queue], float))
+        self.wait: Floats = np.maximum(0.0, now - np.array([_waits_since(gang, policy) for gang in queue], float))
         self.age: Floats = np.minimum(1.0, self.wait / policy.max_age_seconds)
         by_submit = sorted(range(count), key=lambda i: (queue[i].submitted_at, queue[i].run_id))
         self.seniority: Ints = np.empty(count, np.int64)
@@ -96,6 +97,9 @@ class Order:
         """Classes with an undecided gang that has not been refused in this state."""
         self.remaining = np.ones(len(classes), bool)
         """Classes with an undecided gang."""
+        self.level: Ints = np.array([kind.level for kind in classes], np.int64)
+        self.names = (*FACTORS, "level") if policy.time_sharing else FACTORS
+        """What the summands of a rank are called."""
         self.base_priority: Ints = np.array([kind.request.priority for kind in classes], np.int64)
         self.waiting: Ints = (
             np.bincount(self.team[self.class_of], minlength=len(quota.teams))
@@ -115,18 +119,19 @@ class Order:
         self._complete = False
 
     def factors(self, free_by_pool: Sequence[int]) -> list[Floats]:
-        """The five summands of every class's rank but for age, which differs by gang (zero here)."""
+        """The summands of every class's rank but for age, which differs by gang (zero here)."""
         policy = self.policy
         free = np.array(free_by_pool, float)[self.pool]
         fit = np.minimum(1.0, free / np.maximum(self.need, 1)) * (self.need > 0) + (self.need == 0)
         depth = self.waiting[self.team] / max(1, int(self.waiting.sum()))
-        return [
+        summands = [
             policy.w_priority * self.priority,
             np.zeros(len(self.classes)),
             policy.w_share * (1.0 - self.quota.shares(self.team, self.need)),
             policy.w_gap * fit,
             policy.w_depth * depth,
         ]
+        return [*summands, -policy.w_level * self.level] if policy.time_sharing else summands
 
     def front(self) -> list[int]:
         """Each team's oldest undecided gang, where it has waited for max_age: by first submit time."""
@@ -213,3 +218,8 @@ class Order:
         order = behind[np.lexsort((self.seniority[behind], -rank[behind]))].tolist()
         first = set(front)
         return [*front, *(number for number in order if number not in first)], summands
+
+
+def _waits_since(gang: QueuedGang, policy: Policy) -> float:
+    """From when its age counts: with time sharing a gang that has run waits anew whenever it comes back."""
+    return gang.eligible_at if gang.waiting_since is None or not policy.time_sharing else gang.waiting_since

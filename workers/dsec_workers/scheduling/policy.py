@@ -21,6 +21,8 @@ class Policy:
     w_share: float = 1.0
     w_gap: float = 0.5
     w_depth: float = 0.25
+    w_level: float = 4.0
+    """Taken off the rank for every level of time sharing; more than all but priority together, so levels come first."""
     priority_scale: int = 100
     """The priority at which its factor reaches 1."""
     max_age_seconds: float = 4 * 3600.0
@@ -90,7 +92,7 @@ class Policy:
     """A gang passes on condition only if it gets at least this many times its checkpoint and restart."""
 
     def __post_init__(self) -> None:
-        weights = (self.w_priority, self.w_age, self.w_share, self.w_gap, self.w_depth)
+        weights = (self.w_priority, self.w_age, self.w_share, self.w_gap, self.w_depth, self.w_level)
         if not all(0 <= weight < float("inf") for weight in weights):
             raise InvalidRequest(f"policy {self.version}: weights must be finite and not negative, got {weights}")
         others = self.w_share + self.w_gap + self.w_depth
