@@ -8,12 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from dsec_blocks.model.devices import Node
 from dsec_blocks.model.errors import InvalidRequest
 from dsec_blocks.model.teams import Team
 from dsec_workers.scheduling import Policy
+from dsec_workers.scheduling.policy_text import policy_from_yaml
 from dsec_workers.simulation import measures
 from dsec_workers.simulation.jobs import Trace
 from dsec_workers.simulation.overheads import Overheads
@@ -131,16 +130,7 @@ def policy_of(path: Path | None) -> Policy:
     if path is None:
         return Policy()
     try:
-        fields = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    except OSError as error:
-        raise InvalidRequest(f"--policy: {path} cannot be read ({error.strerror})") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InvalidRequest(f"--policy: {path} is neither YAML nor JSON: {' '.join(str(error).split())}") from None
-    known = {field.name for field in dataclasses.fields(Policy)}
-    unknown = [str(name) for name in fields if name not in known] if isinstance(fields, dict) else ["…"]
-    if unknown:
-        raise InvalidRequest(f"--policy: {path}: {unknown[0]!r} is unknown; there are {', '.join(sorted(known))}")
-    try:
-        return Policy(**fields)
-    except TypeError as error:
-        raise InvalidRequest(f"--policy: {path}: {error}") from None
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"--policy: {path} cannot be read ({getattr(error, 'strerror', error)})") from None
+    return policy_from_yaml(text, file=str(path))

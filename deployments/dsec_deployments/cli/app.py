@@ -19,6 +19,7 @@ from dsec_deployments.cli import (
     steer,
     team,
     up,
+    what_if,
     worker,
 )
 
@@ -49,6 +50,7 @@ app.command(rich_help_panel=_RUNS)(steer.prioritize)
 app.command(rich_help_panel=_RUNS)(steer.evict)
 app.command(rich_help_panel=_RUNS)(steer.cancel)
 app.command(rich_help_panel=_POOL)(pool.pool)
+app.command("what-if", rich_help_panel=_POOL)(what_if.what_if)
 app.command(rich_help_panel=_POOL)(simulate.simulate)
 app.add_typer(cache.app, name="cache", rich_help_panel=_ON_THIS_MACHINE)
 app.add_typer(team.app, name="team", rich_help_panel=_POOL)

@@ -4,14 +4,16 @@
 known: a job like one that was refused a moment ago, in a cluster where nothing has changed since, is refused too.
 """
 
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from math import inf
 
 from dsec_blocks.model.devices import Node
+from dsec_blocks.model.errors import InvalidRequest
 from dsec_blocks.model.teams import Team
 from dsec_workers.scheduling import Plan, Policy, QueuedGang, RunningGang, Snapshot, build_snapshot, plan
 from dsec_workers.scheduling.cost import hand_over_seconds
+from dsec_workers.scheduling.time_sharing import attained
 from dsec_workers.simulation.jobs import Waiting
 from dsec_workers.simulation.overheads import Overheads
 from dsec_workers.simulation.schedulers import Start
@@ -19,7 +21,7 @@ from dsec_workers.simulation.site import Site
 
 
 class Production:
-    """See the module."""
+    """See the module. Raises `InvalidRequest` for a policy that moves or resizes running gangs."""
 
     def __init__(
         self,
@@ -30,19 +32,27 @@ class Production:
         overheads: Overheads,
         name: str = "dsec",
     ) -> None:
+        if policy.consolidation or policy.resizing:
+            raise InvalidRequest(
+                f"policy {policy.version}: a replay neither moves nor resizes running gangs; "
+                "set consolidation and resizing to false for it"
+            )
         self.name, self.policy, self.overheads = name, policy, overheads
-        self.time_shares = bool(getattr(policy, "time_sharing", False))
-        self.half_life_seconds = float(getattr(policy, "usage_half_life_seconds", 86400.0))
+        self.time_shares = policy.time_sharing
         self.snapshot: Snapshot = build_snapshot(nodes=nodes, running=(), teams=teams, pool="simulated")
         self.waiting: dict[str, QueuedGang] = {}
         self.plan: Plan = Plan()
         """What was decided last, reasons included."""
-        self._jobs: dict[str, Waiting] = {}
         self._finished: list[str] = []
         self._updated: dict[str, RunningGang] = {}
         self._usage = dict.fromkeys(teams, 0.0)
         self._held = dict.fromkeys(teams, 0)
         self._used_until = 0.0
+        self._attained: dict[str, float] = {}
+        """Device-seconds by earlier attempts, as the ledger keeps them for time sharing."""
+        self._evicted_for: dict[str, tuple[str, ...]] = {}
+        self._had_lift: set[str] = set()
+        self._evictions: deque[tuple[float, str]] = deque()
         self._dirty = True
         self._refused: set[tuple[str, int]] = set()
         self._wake: float | None = None
@@ -51,7 +61,7 @@ class Production:
 
     def arrived(self, job: Waiting, now: float) -> None:
         """In the line; the age of one that was evicted counts from its first arrival."""
-        self._jobs[job.id] = job
+        before = job.id in self._attained
         self.waiting[job.id] = QueuedGang(
             run_id=job.id,
             team=job.team,
@@ -61,8 +71,12 @@ class Production:
             evictions=job.evictions,
             checkpoint_seconds=self.overheads.checkpoint_seconds,
             restart_seconds=self.overheads.restart_seconds,
+            evicted_for=self._evicted_for.get(job.id, ()),
+            attained_seconds=self._attained.get(job.id, 0.0),
+            waiting_since=now if before else None,
+            lifted=job.id in self._had_lift,
         )
-        if job.evictions or (job.team, id(job.request)) not in self._refused:
+        if before or (job.team, id(job.request)) not in self._refused:
             self._dirty = True
 
     def began(self, id: str, now: float) -> None:
@@ -80,10 +94,12 @@ class Production:
         self._charge(now)
         if not gang.promised:
             self._held[gang.team] -= len(gang.placement.devices)
+            self._attained[id] = attained(gang, now)
         self._updated.pop(id, None)
         self._finished.append(id)
         if finished:
-            del self._jobs[id]
+            for memory in (self._attained, self._evicted_for):
+                memory.pop(id, None)
         self._dirty = True
 
     def wake_at(self) -> float | None:
@@ -99,7 +115,7 @@ class Production:
         """Usage as the ledger keeps it: device-seconds that lose half their weight every half-life."""
         elapsed = now - self._used_until
         if elapsed > 0:
-            left = 0.5 ** (elapsed / self.half_life_seconds)
+            left = 0.5 ** (elapsed / self.policy.usage_half_life_seconds)
             for team, held in self._held.items():
                 self._usage[team] = self._usage.get(team, 0.0) * left + held * elapsed
             self._used_until = now
@@ -110,16 +126,20 @@ class Production:
         """One cycle, if anything may have changed."""
         if not (self._dirty or (self._wake is not None and self._wake <= now)):
             return []
-        self._charge(now)
-        self.snapshot = self.snapshot.apply(
-            finished=self._finished, updated=list(self._updated.values()), usage=dict(self._usage)
-        )
-        self._finished, self._updated = [], {}
-        if not self.waiting:
+        if not self.waiting:  # changes are entered when somebody asks
             self._settle(now)
             return []
+        self._charge(now)
+        self.snapshot = self.snapshot.apply(
+            finished=self._finished,
+            updated=list(self._updated.values()),
+            usage=dict(self._usage),
+            evicted_lately=self._evicted_lately(now),
+        )
+        self._finished, self._updated = [], {}
         self.plan = plan(self.snapshot, list(self.waiting.values()), self.policy, now)
-        starts = [self._start(admit_number, site, now) for admit_number in range(len(self.plan.admits))]
+        self._had_lift.update(self.plan.lifted)
+        starts = [self._start(number, site, now) for number in range(len(self.plan.admits))]
         self.snapshot = self.snapshot.apply(updated=list(self._updated.values()), shadows=self.plan.shadows)
         self._updated = {}
         self._settle(now)
@@ -131,9 +151,11 @@ class Production:
         admit = self.plan.admits[number]
         gang = self.waiting.pop(admit.run_id)
         for victim in admit.victims:
-            self._updated[victim.run_id] = replace(
-                self._record(victim.run_id), evicting=True, evicting_for=admit.run_id
-            )
+            record = self._record(victim.run_id)
+            self._updated[victim.run_id] = replace(record, evicting=True, evicting_for=admit.run_id)
+            before = self._evicted_for.get(victim.run_id, ())
+            self._evicted_for[victim.run_id] = tuple(sorted({*before, admit.run_id}))
+            self._evictions.append((now, record.team))
         self._updated[gang.run_id] = RunningGang(
             run_id=gang.run_id,
             team=gang.team,
@@ -147,6 +169,7 @@ class Production:
             evictions=gang.evictions,
             promised=bool(admit.victims or admit.waits_for),
             conditional_until=self.plan.conditional.get(gang.run_id),
+            attained_seconds=0.0 if gang.run_id in self.plan.lifted else gang.attained_seconds,
         )
         return Start(
             id=gang.run_id,
@@ -155,22 +178,47 @@ class Production:
             waits_for=admit.waits_for,
         )
 
+    def _evicted_lately(self, now: float) -> Mapping[str, int]:
+        if self.policy.evictions_per_team is None:
+            self._evictions.clear()
+            return {}
+        while self._evictions and self._evictions[0][0] <= now - self.policy.eviction_window_seconds:
+            self._evictions.popleft()
+        counts: dict[str, int] = {}
+        for _, team in self._evictions:
+            counts[team] = counts.get(team, 0) + 1
+        return counts
+
     def _settle(self, now: float) -> None:
         self._dirty = False
-        self._refused = {(gang.team, id(gang.request)) for gang in self.waiting.values()}
-        self._wake = self._next_change(now) if self.waiting else None
+        self._refused = {
+            (gang.team, id(gang.request)) for gang in self.waiting.values() if gang.run_id not in self._attained
+        }
+        self._wake = min(self._changes(now), default=None) if self.waiting else None
 
-    def _next_change(self, now: float) -> float | None:
-        """The first time at which a minimum run ends or a passer's condition falls due."""
-        first = inf
+    def _changes(self, now: float) -> Iterator[float]:
+        """Times to come at which somebody may be evicted, or may evict, who may not now."""
+        policy = self.policy
         for gang in self.snapshot.gangs():
             if gang.evicting or gang.promised:
                 continue
-            due = gang.started_at + self.policy.min_run_seconds
-            if gang.first_commit_at is None and due > now:
-                first = min(first, due)
+            first = gang.started_at + policy.min_run_seconds
+            if gang.first_commit_at is None and first > now:
+                yield first
             if gang.conditional_until is not None:
-                due = gang.conditional_until - hand_over_seconds(gang, self.policy)
+                due = gang.conditional_until - hand_over_seconds(gang, policy)
                 if due > now:
-                    first = min(first, due)
-        return None if first == inf else first
+                    yield due
+            if policy.time_sharing:
+                had = attained(gang, now)
+                level = next((threshold for threshold in policy.level_device_seconds if threshold > had), None)
+                if level is not None:
+                    yield now + (level - had) / max(1, len(gang.placement.devices))
+        if policy.time_sharing:
+            for waiting in self.waiting.values():
+                if waiting.attained_seconds > 0 and not waiting.lifted and waiting.waiting_since is not None:
+                    ran = waiting.attained_seconds / max(1, waiting.request.devices)
+                    if (lift := waiting.waiting_since + policy.lift_factor * ran) > now:
+                        yield lift
+        if self._evictions:
+            yield self._evictions[0][0] + policy.eviction_window_seconds

@@ -47,17 +47,24 @@ class KueueLike(Baseline):
         draft = Draft(site)
         starts: list[Start] = []
         refused: set[tuple[str, object, int]] = set()
-        while True:
-            found = self._round(draft, refused, now)
-            if found is None:
-                return starts
-            starts.append(found)
+        while heads := self._heads(refused):
+            found = self._first(heads, draft, refused, now)
+            if found is not None:
+                starts.append(found)
+        return starts
 
-    def _round(self, draft: Draft, refused: set[tuple[str, object, int]], now: float) -> Start | None:
+    def _heads(self, refused: set[tuple[str, object, int]]) -> dict[str, Group]:
+        """By team, the first kind of job that has not been refused: the others may pass it (best effort)."""
         heads: dict[str, Group] = {}
         for group in self.line.groups():
             if (group.team, group.shape, group.rank) not in refused:
                 heads.setdefault(group.team, group)
+        return heads
+
+    def _first(
+        self, heads: dict[str, Group], draft: Draft, refused: set[tuple[str, object, int]], now: float
+    ) -> Start | None:
+        """The first head that can start does; those before it are refused for now."""
         for group in sorted(heads.values(), key=lambda g: (self._borrows(g), g.rank, g.key)):
             limit = self.limit.get(group.team)
             if limit is None or self.used[group.team] + group.shape.total <= limit:
