@@ -35,6 +35,21 @@ COMMANDS += [
     "ledger check",
     "ledger backup",
     "ledger migrate",
+    "policy show",
+    "policy check",
+    "policy set",
+    "policy shadow",
+    "policy diff",
+    "policy history",
+    "freeze",
+    "thaw",
+    "drain",
+    "undrain",
+    "reserve",
+    "unreserve",
+    "override",
+    "orders",
+    "incident capture",
 ]
 
 
@@ -71,7 +86,9 @@ def test_every_command_has_help_with_an_example(command: str, tmp_path: Path) ->
     assert f"Example: dsec {command}" in " ".join(done.stdout.replace("│", " ").split())
 
 
-@pytest.mark.parametrize("command", ["queue", "pool", "team list", "status", "explain x", "logs x", "ledger check"])
+@pytest.mark.parametrize(
+    "command", ["queue", "pool", "team list", "status", "explain x", "logs x", "ledger check", "policy show", "orders"]
+)
 def test_every_listing_can_be_json(command: str, tmp_path: Path) -> None:
     assert "--json" in dsec(*command.split()[:2], "--help", home=tmp_path).stdout
 

@@ -9,11 +9,18 @@ from dsec_deployments.cli import (
     demo,
     deploy,
     down,
+    drain,
     explain,
+    freeze,
+    incident,
     ledger,
     logs,
+    orders,
+    override,
+    policy,
     pool,
     queue,
+    reserve,
     simulate,
     status,
     steer,
@@ -36,6 +43,7 @@ app = typer.Typer(
 _ON_THIS_MACHINE = "On this machine"
 _RUNS = "Runs"
 _POOL = "The pool"
+_OPERATORS = "Operators"
 
 app.command(rich_help_panel=_ON_THIS_MACHINE)(up.up)
 app.command(rich_help_panel=_ON_THIS_MACHINE)(down.down)
@@ -50,10 +58,20 @@ app.command(rich_help_panel=_RUNS)(steer.prioritize)
 app.command(rich_help_panel=_RUNS)(steer.evict)
 app.command(rich_help_panel=_RUNS)(steer.cancel)
 app.command(rich_help_panel=_POOL)(pool.pool)
+app.command(rich_help_panel=_OPERATORS)(freeze.freeze)
+app.command(rich_help_panel=_OPERATORS)(freeze.thaw)
+app.command(rich_help_panel=_OPERATORS)(drain.drain)
+app.command(rich_help_panel=_OPERATORS)(drain.undrain)
+app.command(rich_help_panel=_OPERATORS)(reserve.reserve)
+app.command(rich_help_panel=_OPERATORS)(reserve.unreserve)
+app.command(rich_help_panel=_OPERATORS)(override.override)
+app.command(rich_help_panel=_OPERATORS)(orders.orders)
+app.add_typer(incident.app, name="incident", rich_help_panel=_OPERATORS)
 app.command("what-if", rich_help_panel=_POOL)(what_if.what_if)
 app.command(rich_help_panel=_POOL)(simulate.simulate)
 app.add_typer(cache.app, name="cache", rich_help_panel=_ON_THIS_MACHINE)
 app.add_typer(team.app, name="team", rich_help_panel=_POOL)
+app.add_typer(policy.app, name="policy", rich_help_panel=_POOL)
 app.add_typer(ledger.app, name="ledger", rich_help_panel=_POOL)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from dsec_deployments.cli.options import Json, Pool
@@ -16,11 +17,13 @@ def pool(pool: Pool = None, json: Json = False) -> None:
     Example: [bold]dsec pool[/]
     """
     from dsec_blocks.model.units import format_memory
+    from dsec_deployments.cli.orders import standing_orders
     from dsec_deployments.cli.output import console, print_json, print_table
     from dsec_deployments.cli.session import session
 
     with session(pool) as s:
         rows = devices(s)
+        stand = standing_orders(s)
     if json:
         print_json(rows)
         return
@@ -40,11 +43,17 @@ def pool(pool: Pool = None, json: Json = False) -> None:
     if rows:
         held = sum(row["run_id"] is not None for row in rows)
         console.print(f"{held} of {len(rows)} devices held")
+    for order in stand:
+        if order["order"] != "override":
+            console.print(f"{order['order']} {order['number']}: {order['what']}, by {order['by']}: {order['why']}")
 
 
 def devices(s: Session) -> list[dict[str, Any]]:
     """One row a device: where it is, who holds it (turn 0) and to whom it is promised (turn 1)."""
+    from dsec_workers.lifecycle.orders import standing
+
     names = {gang.run_id: gang for gang in s.ledger.gangs(s.pool)}
+    orders = standing(s.ledger.wishes(s.pool), s.ledger.nodes(s.pool), s.clock.now())
     holders = {(holding.device, holding.turn): holding.run_id for holding in s.ledger.holders(s.pool)}
     rows = []
     for node in s.ledger.nodes(s.pool):
@@ -65,6 +74,12 @@ def devices(s: Session) -> list[dict[str, Any]]:
                     "team": holder.team if holder else None,
                     "state": holder.state if holder else None,
                     "promised_to": promised.name if promised else None,
+                    "closed": orders.frozen.everything or orders.frozen.nodes.get(node.name),
+                    "kept": [
+                        {"from": kept.start, "to": kept.end if kept.end < inf else None, "text": kept.text}
+                        for kept in orders.withheld
+                        if device.uuid in kept.devices
+                    ],
                 }
             )
     return rows
@@ -74,7 +89,9 @@ def _cell(row: dict[str, Any]) -> str:
     if row["health"] != "healthy":
         return f"[red]{row['health']}[/]"
     if row["run"] is None:
-        return "[green]free[/]" if row["schedulable"] else "[yellow]closed[/]"
+        if row["closed"] or not row["schedulable"]:
+            return "[yellow]closed[/]"
+        return "[magenta]kept[/]" if row["kept"] else "[green]free[/]"
     promised = f" [dim]→ {row['promised_to']}[/]" if row["promised_to"] else ""
     colour = {"running": "cyan", "evicting": "yellow"}.get(row["state"], "blue")
     return f"[{colour}]{row['run']}[/]{promised}"

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 def queue(
     pool: Pool = None,
     json: Json = False,
-    factors: Annotated[bool, typer.Option("--factors", help="Show what each rank is the sum of.")] = False,
+    factors: Annotated[bool, typer.Option("--factors/--no-factors", help="Show what each rank is the sum of.")] = True,
 ) -> None:
     """List the runs that wait for devices, first in line first.
 
-    Example: [bold]dsec queue --factors[/]
+    Example: [bold]dsec queue --no-factors[/]
     """
     from dsec_blocks.model.units import format_duration
     from dsec_deployments.cli.output import print_explained, print_json
@@ -46,8 +46,9 @@ def queue(
 
 
 def _why(row: dict[str, Any], *, factors: bool) -> str:
-    rank = " + ".join(f"{name} {value:.3g}" for name, value in row["factors"].items()) if factors else ""
-    return f"{row['reason']}; rank = {rank}" if rank else str(row["reason"])
+    parts = row["factors"] if factors else {}
+    rank = " + ".join(f"{name} {value:.3g}" for name, value in parts.items())
+    return f"{row['reason']}; rank {sum(parts.values()):.3g} = {rank}" if rank else str(row["reason"])
 
 
 def waiting(s: Session) -> list[dict[str, Any]]:

@@ -34,7 +34,7 @@ def prioritize(
     from dsec_deployments.cli.session import session
 
     with session(pool) as s:
-        gang = _gang(s, run)
+        gang = find_gang(s, run)
         team = s.ledger.teams(s.pool).get(gang.team)
         if team is None:
             raise UnknownTeam(f"run {gang.name} is in unknown team {gang.team}; `dsec team add {gang.team}` first")
@@ -58,7 +58,7 @@ def evict(run: Run, why: Why, pool: Pool = None) -> None:
     from dsec_deployments.cli.session import session
 
     with session(pool) as s:
-        gang = _gang(s, run)
+        gang = find_gang(s, run)
         if gang.state not in HOLDING_STATES:
             raise InvalidRequest(f"run {gang.name} is {gang.state} and holds no devices; there is nothing to evict")
         _wish(s, "evict", gang.run_id, {}, why=why)
@@ -88,7 +88,8 @@ def cancel(run: Run, why: Why = "", pool: Pool = None) -> None:
         console.print(f"run {found['name']} ({found['id'][:8]}) is {name}")
 
 
-def _gang(s: Session, text: str) -> Any:
+def find_gang(s: Session, text: str) -> Any:
+    """The gang of the run that `text` means."""
     from dsec_blocks.model.errors import DsecError
     from dsec_deployments.runs import find_run
 

@@ -18,6 +18,16 @@ Borrow = Annotated[
     typer.Option("--borrow", help="Devices more it may use while others leave them idle: a number, or 'any'."),
 ]
 Weight = Annotated[float | None, typer.Option("--weight", min=0.001, help="Its share when teams compete.")]
+Lend = Annotated[
+    str | None,
+    typer.Option("--lend", help="Devices of its own that others may use meanwhile: a number, or 'any'."),
+]
+Parent = Annotated[
+    str | None, typer.Option("--parent", help="The team it is part of, whose limits bind it too; 'none' for no team.")
+]
+UserDevices = Annotated[
+    str | None, typer.Option("--user-devices", help="Devices one person may hold in it: a number, or 'any'.")
+]
 Highest = Annotated[int | None, typer.Option("--highest-priority", min=0, max=1000, help="What its runs may ask for.")]
 
 
@@ -28,23 +38,37 @@ def add(
     borrow: Borrow = "any",
     weight: Weight = 1.0,
     highest_priority: Highest = 100,
+    lend: Lend = "any",
+    parent: Parent = None,
+    user_devices: UserDevices = "any",
     pool: Pool = None,
 ) -> None:
-    """Add a team: a row in the ledger and a work queue in Prefect."""
+    """Add a team: a row in the ledger and a work queue in Prefect.
+
+    Limits count on the whole path of a team: with --parent, what its siblings use counts against the parent's limit.
+    Who started a run is what Prefect says (accounts exist in Prefect Cloud only), else its tag `user:NAME`.
+    """
+    from dsec_blocks.model.teams import check_team_name, check_tree
     from dsec_deployments import provisioning
     from dsec_deployments.cli.output import console
     from dsec_deployments.cli.session import session
 
+    check_team_name(name)
     with session(pool) as s:
-        if name in s.ledger.teams(s.pool) and name != DEFAULT_TEAM:
+        teams = s.ledger.teams(s.pool)
+        if name in teams and name != DEFAULT_TEAM:
             raise DsecError(f"team {name} exists already; change it with `dsec team set {name} …`")
         team = Team(
             name=name,
             nominal_devices=quota or 0,
-            borrow_devices=_borrow(borrow),
+            borrow_devices=_devices(borrow, "--borrow"),
+            lend_devices=_devices(lend, "--lend"),
             weight=weight or 1.0,
             highest_priority=100 if highest_priority is None else highest_priority,
+            parent=_parent(parent),
+            user_devices=_devices(user_devices, "--user-devices"),
         )
+        check_tree(teams | {name: team})
         provisioning.create_queue(s.prefect, pool=s.pool, team=team)
         s.ledger.put_team(s.pool, team)
         console.print(f"team {name} added: {describe(team)}")
@@ -57,22 +81,31 @@ def set_(
     borrow: Borrow = None,
     weight: Weight = None,
     highest_priority: Highest = None,
+    lend: Lend = None,
+    parent: Parent = None,
+    user_devices: UserDevices = None,
     pool: Pool = None,
 ) -> None:
     """Change what a team may use; what is not given stays."""
     import dataclasses
 
+    from dsec_blocks.model.teams import check_tree
     from dsec_deployments import provisioning
     from dsec_deployments.cli.output import console
     from dsec_deployments.cli.session import session
 
     with session(pool) as s:
-        team = _known(s.ledger.teams(s.pool), name)
+        teams = s.ledger.teams(s.pool)
+        team = _known(teams, name)
         given = {"nominal_devices": quota, "weight": weight, "highest_priority": highest_priority}
         changes: dict[str, object] = {field: value for field, value in given.items() if value is not None}
-        if borrow is not None:
-            changes["borrow_devices"] = _borrow(borrow)
+        limits = {"borrow_devices": (borrow, "--borrow"), "lend_devices": (lend, "--lend")}
+        limits["user_devices"] = (user_devices, "--user-devices")
+        changes |= {field: _devices(*said) for field, said in limits.items() if said[0] is not None}
+        if parent is not None:
+            changes["parent"] = _parent(parent)
         team = dataclasses.replace(team, **changes)  # type: ignore[arg-type]
+        check_tree(teams | {name: team})
         provisioning.create_queue(s.prefect, pool=s.pool, team=team)
         s.ledger.put_team(s.pool, team)
         console.print(f"team {name}: {describe(team)}")
@@ -80,7 +113,8 @@ def set_(
 
 @app.command("list", epilog="Example: [bold]dsec team list --json[/]")
 def list_(pool: Pool = None, json: Json = False) -> None:
-    """Every team with its quota and what it uses now."""
+    """Every team with its quota and what it uses now, children below their parents."""
+    from dsec_blocks.model.teams import path_to_root
     from dsec_deployments.cli.output import print_json, print_table
     from dsec_deployments.cli.session import session
 
@@ -91,7 +125,10 @@ def list_(pool: Pool = None, json: Json = False) -> None:
             {
                 "team": team.name,
                 "quota": team.nominal_devices,
+                "parent": team.parent,
                 "borrow": team.borrow_devices,
+                "lend": team.lend_devices,
+                "user_devices": team.user_devices,
                 "weight": team.weight,
                 "highest_priority": team.highest_priority,
                 "devices_held": sum(
@@ -102,16 +139,18 @@ def list_(pool: Pool = None, json: Json = False) -> None:
                 "waiting": sum(g.team == team.name and g.state is GangState.WAITING for g in gangs),
                 "device_seconds": used.get(team.name, 0.0),
             }
-            for team in sorted(s.ledger.teams(s.pool).values(), key=lambda team: team.name)
+            for team in _as_tree(s.ledger.teams(s.pool))
         ]
+        depth = {name: len(list(path_to_root(name, s.ledger.teams(s.pool)))) - 1 for name in s.ledger.teams(s.pool)}
     if json:
         print_json(rows)
         return
     print_table(
         f"Teams of pool {s.pool}",
-        ["team", "quota>", "borrow>", "weight>", "highest priority>", "holds>", "waiting>", "device-hours>"],
+        ["team", "quota>", "borrow>", "lend>", "weight>", "highest priority>", "holds>", "waiting>", "device-hours>"],
         [
-            [r["team"], r["quota"], "any" if r["borrow"] is None else r["borrow"], f"{r['weight']:g}"]
+            ["  " * depth[r["team"]] + r["team"], r["quota"], _or_any(r["borrow"]), _or_any(r["lend"])]
+            + [f"{r['weight']:g}"]
             + [r["highest_priority"], r["devices_held"], r["waiting"], f"{r['device_seconds'] / 3600:.2f}"]
             for r in rows
         ],
@@ -139,10 +178,24 @@ def remove(name: Name, pool: Pool = None) -> None:
 def describe(team: Team) -> str:
     """The team's rights in a few words."""
     borrow = "any idle device" if team.borrow_devices is None else f"up to {team.borrow_devices} idle devices"
+    more = "" if team.lend_devices is None else f", lends up to {team.lend_devices}"
+    more += "" if team.user_devices is None else f", {team.user_devices} a person at most"
+    more += "" if team.parent is None else f", part of {team.parent}"
     return (
         f"{team.nominal_devices} devices of its own, borrows {borrow}, weight {team.weight:g}, "
-        f"priority up to {team.highest_priority}"
+        f"priority up to {team.highest_priority}{more}"
     )
+
+
+def _as_tree(teams: dict[str, Team]) -> list[Team]:
+    """By name, children below their parents."""
+    from dsec_blocks.model.teams import path_to_root
+
+    return sorted(teams.values(), key=lambda team: list(reversed(list(path_to_root(team.name, teams)))))
+
+
+def _or_any(devices: int | None) -> int | str:
+    return "any" if devices is None else devices
 
 
 def _known(teams: dict[str, Team], name: str) -> Team:
@@ -151,9 +204,13 @@ def _known(teams: dict[str, Team], name: str) -> Team:
     return teams[name]
 
 
-def _borrow(text: str | None) -> int | None:
+def _devices(text: str | None, option: str) -> int | None:
     if text is None or text == "any":
         return None
     if not text.isdigit():
-        raise typer.BadParameter(f"{text!r} is neither a number of devices nor 'any'", param_hint="--borrow")
+        raise typer.BadParameter(f"{text!r} is neither a number of devices nor 'any'", param_hint=option)
     return int(text)
+
+
+def _parent(text: str | None) -> str | None:
+    return None if text in (None, "none") else text
