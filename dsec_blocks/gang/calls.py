@@ -32,7 +32,7 @@ def write_call(path: Path, function: Callable[..., Any], args: Sequence[Any], kw
     try:
         with _by_value(_own_modules(function)):
             payload = cloudpickle.dumps((function, tuple(args), dict(kwargs)))
-    except Exception as error:
+    except Exception as error:  # what is pickled decides what pickling it can raise
         name = getattr(function, "__name__", function)
         raise InvalidRequest(
             f"gang.run({name}): the function or an argument cannot be sent to the ranks: {error}. Open files, locks "

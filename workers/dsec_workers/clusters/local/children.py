@@ -8,6 +8,7 @@ import atexit
 import logging
 import os
 import signal
+import socket
 import sys
 import threading
 import traceback
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from dsec_blocks.gateways import processes
+from dsec_workers.clusters.local.loop import Loop
 
 
 def stand_apart(*, log: Path, keep: Collection[int], new_session: bool = False) -> None:
@@ -31,6 +33,18 @@ def stand_apart(*, log: Path, keep: Collection[int], new_session: bool = False) 
     signal.signal(signal.SIGINT, signal.default_int_handler)
     processes.redirect_output(log)
     processes.close_descriptors(keep=keep)
+
+
+def fork_with_line(loop: Loop, be: Callable[[socket.socket], int], *, at: str) -> tuple[int, socket.socket]:
+    """Fork a child that leads a group of its own and runs `be` with its end of a line; its pid, and our end."""
+    ours, theirs = socket.socketpair()
+    pid = processes.fork(at=at)
+    if pid == 0:
+        loop.leave_in_child()
+        leave(exit_code_of(lambda: be(theirs)))
+    theirs.close()
+    own_group(pid)
+    return pid, ours
 
 
 def own_group(pid: int) -> None:

@@ -29,14 +29,7 @@ class FlowProcess:
 
     def fork(self, be: Callable[[socket.socket], int]) -> None:
         """Fork the process, which runs `be` with its end of the line."""
-        ours, theirs = socket.socketpair()
-        pid = processes.fork(at="supervisor.flow.fork")
-        if pid == 0:
-            self._loop.leave_in_child()
-            children.leave(children.exit_code_of(lambda: be(theirs)))
-        theirs.close()
-        children.own_group(pid)
-        self.pid = pid
+        self.pid, ours = children.fork_with_line(self._loop, be, at="supervisor.flow.fork")
         self._line = Lines(self._loop, ours, on_message=self._said, on_close=lambda _: self._signal())
 
     def let_through(self) -> None:

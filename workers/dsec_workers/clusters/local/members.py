@@ -38,13 +38,7 @@ class Members:
 
     def fork(self, index: int, be: Callable[[socket.socket], int]) -> None:
         """Fork member `index`, which runs `be` with its end of the line."""
-        ours, theirs = socket.socketpair()
-        pid = processes.fork(at="supervisor.member.fork")
-        if pid == 0:
-            self._loop.leave_in_child()
-            children.leave(children.exit_code_of(lambda: be(theirs)))
-        theirs.close()
-        children.own_group(pid)
+        pid, ours = children.fork_with_line(self._loop, be, at="supervisor.member.fork")
         line = Lines(self._loop, ours, on_message=lambda _, message: self._on_message(index, message), on_close=_ignore)
         self._states[index] = MemberState(pid=pid, line=line)
 
