@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 from dsec_blocks.cache.errors import CacheError, OriginChanged
 from dsec_blocks.cache.origins.objects import Origin, RemoteObject, same_listing
@@ -28,6 +29,22 @@ class Fetched:
     verified: str
 
 
+@runtime_checkable
+class FetchesItself(Protocol):
+    """An origin that is more than one place to read from, and therefore divides a fetch itself."""
+
+    def fetch_into(
+        self,
+        items: Sequence[RemoteObject],
+        *,
+        staging: Path,
+        settings: TransferSettings,
+        progress: Callable[[int], None],
+        cancelled: Callable[[], bool],
+    ) -> list[Fetched]:
+        """What `fetch` promises."""
+
+
 def fetch(
     items: Sequence[RemoteObject],
     *,
@@ -45,6 +62,10 @@ def fetch(
     Raises `OriginChanged`, `OriginRefused`, `OriginUnreachable`, `ContentMismatch`, `LocalDiskError` or
     `TransferCancelled`.
     """
+    if isinstance(origin, FetchesItself):
+        return origin.fetch_into(
+            items, staging=staging, settings=settings or TransferSettings(), progress=progress, cancelled=cancelled
+        )
     paths = [item.path for item in items]
     if len(set(paths)) < len(paths):
         twice = next(path for path in paths if paths.count(path) > 1)

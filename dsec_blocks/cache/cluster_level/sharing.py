@@ -1,0 +1,160 @@
+"""Fetching through the cluster level: what it has comes from it, and what it lacks is brought by one node for all.
+
+Each node looks, takes the lease of some objects that nobody is at, fetches and uploads them, and meanwhile waits for
+none of the others: so the nodes of a gang that all start cold divide the bundle among them.
+"""
+
+import hashlib
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+
+from dsec_blocks.cache.cluster_level.leases import Own
+from dsec_blocks.cache.cluster_level.level import ClusterLevel
+from dsec_blocks.cache.cluster_level.records import Record, Records
+from dsec_blocks.cache.errors import ContentMismatch, OriginChanged, OriginError, TransferCancelled
+from dsec_blocks.cache.origins.objects import Origin, RemoteObject
+from dsec_blocks.cache.origins.s3 import s3_uri
+from dsec_blocks.cache.transfer.fetching import Fetched
+from dsec_blocks.cache.transfer.settings import MIB
+from dsec_blocks.gateways.objects import ObjectStoreError
+from dsec_blocks.ledger.fills import FillFence
+from dsec_blocks.model.errors import LedgerError
+
+_POLL_SECONDS = 0.2
+_CLAIM_BYTES = 256 * MIB
+"""A node takes no more objects at once than this, so that others find some too."""
+_LOOKUPS = 16
+Bring = Callable[[Sequence[RemoteObject], Origin], list[Fetched]]
+
+
+class Sharing:
+    """One fetch of one node: `got` fills up, by path, with what arrived either way."""
+
+    def __init__(self, level: ClusterLevel, origin: Origin, *, bring: Bring, cancelled: Callable[[], bool]) -> None:
+        self.got: dict[str, Fetched] = {}
+        self._level = level
+        self._origin = origin
+        self._bring = bring
+        self._cancelled = cancelled
+        self._watch = level.watch()
+
+    def run(self, named: Mapping[str, RemoteObject]) -> None:
+        """Bring all, by key. Raises what a fetch raises, `ObjectStoreError` or `LedgerError` if the level fails."""
+        watch, level = self._level.watch(), self._level
+        left = dict(
+            sorted(named.items(), key=lambda entry: hashlib.sha256((level.holder + entry[0]).encode()).digest())
+        )
+        looked: dict[str, tuple[int, int]] = {}
+        while left:
+            if self._cancelled():
+                raise TransferCancelled("the fetch was cancelled; what arrived is kept for the next one")
+            rows = watch.look(left)
+            beats = {key: (row.token, row.beat) for key, row in rows.items()}
+            due = [k for k in left if k not in looked or (looked[k] != beats.get(k, (0, 0)) and rows[k].ended)]
+            found = lookup(level.records, due)
+            looked.update((key, beats.get(key, (0, 0))) for key in due)
+            present = {key: record for key, record in found.items() if record is not None}
+            if present:
+                for key in self._from_level({key: (left[key], present[key]) for key in present}):
+                    del left[key]
+                continue
+            fences = self._claim(left)
+            if fences:
+                for key in self._fill({f.key: left[f.key] for f in fences}, fences):
+                    del left[key]
+                looked = {key: seen for key, seen in looked.items() if key not in {fence.key for fence in fences}}
+                continue
+            time.sleep(_POLL_SECONDS)
+
+    def _claim(self, left: Mapping[str, RemoteObject]) -> list[FillFence]:
+        fences: list[FillFence] = []
+        size = 0
+        rows = self._watch.look(left)
+        for key, item in left.items():
+            if fences and size + item.size_bytes > _CLAIM_BYTES:
+                break
+            if self._watch.is_free(key, rows) and (fence := self._watch.take(key, rows)) is not None:
+                fences.append(fence)
+                size += item.size_bytes
+        return fences
+
+    def _from_level(
+        self,
+        present: Mapping[str, tuple[RemoteObject, Record]],
+    ) -> list[str]:
+        records = self._level.records
+        copies = [
+            replace(
+                item,
+                uri=s3_uri(records.bucket.name, records.blob(record.digest)),
+                version=None,  # its name is its content
+                digest=f"blake3:{record.digest}",
+                has_checksum=False,
+            )
+            for item, record in present.values()
+        ]
+        try:
+            brought = self._bring(copies, self._level.store)
+        except (OriginChanged, ContentMismatch) as error:
+            if len(present) == 1:
+                ((key, (_, record)),) = present.items()
+                self._level.say(f"the cluster's copy is dropped and fetched again: {error}")
+                records.forget(key)
+                if isinstance(error, ContentMismatch):
+                    records.bucket.remove(records.blob(record.digest), at="cache.cluster.blob.drop")
+                return []
+            return [key for one, pair in present.items() for key in self._from_level({one: pair})]
+        except OriginError as error:
+            raise ObjectStoreError(str(error)) from error
+        for one, (item, record) in zip(brought, present.values(), strict=True):
+            self.got[item.path] = replace(one, item=item, verified=record.verified)
+        with suppress(LedgerError):
+            self._level.ledger.touch_fills(present)
+        return list(present)
+
+    def _fill(
+        self,
+        items: Mapping[str, RemoteObject],
+        fences: Sequence[FillFence],
+    ) -> list[str]:
+        records = self._level.records
+        with Own(self._level.ledger, fences).beating() as own:
+            # Between looking and taking somebody may have filled it.
+            filled = {key for key, record in lookup(records, items).items() if record is not None}
+            for key in filled:
+                own.end(key)
+            todo = {key: item for key, item in items.items() if key not in filled}
+            for key, one in zip(todo, self._bring(list(todo.values()), self._origin) if todo else (), strict=True):
+                self.got[one.item.path] = one
+                with suppress(ObjectStoreError):
+                    # Taken over: whoever did uploads it too. Without room: the next node asks the origin again.
+                    if own.has(key) and self._level.admits(self._watch, one.size_bytes):
+                        self._upload(key, one)
+                own.end(key)
+        return list(todo)
+
+    def _upload(self, key: str, one: Fetched) -> None:
+        records, item = self._level.records, one.item
+        assert item.version is not None
+        blob = records.blob(one.digest)
+        records.bucket.put(blob, one.path, at="cache.cluster.blob.put")
+        stored = records.bucket.stat(blob)
+        if stored is None or stored.size != one.size_bytes:
+            raise ObjectStoreError(f"{records.bucket} {blob}: the upload is not there as it was sent")
+        records.write(
+            key,
+            Record(
+                uri=item.uri, version=item.version, digest=one.digest, size_bytes=one.size_bytes, verified=one.verified
+            ),
+        )
+
+
+def lookup(records: Records, keys: Iterable[str | None]) -> dict[str, Record | None]:
+    """The records of `keys`, asked for side by side. A key that is None has none."""
+    wanted = list(keys)
+    with ThreadPoolExecutor(max(1, min(_LOOKUPS, len(wanted)))) as pool:
+        found = pool.map(lambda key: records.read(key) if key else None, wanted)
+        return {key or "": record for key, record in zip(wanted, found, strict=True)}

@@ -1,0 +1,88 @@
+"""An origin with the cluster level in front of it; to whoever fetches it is an origin like any other.
+
+A level that does not answer never blocks a start: the node then fetches from the origin itself.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from dsec_blocks.cache.cluster_level.level import ClusterLevel
+from dsec_blocks.cache.cluster_level.records import key_of
+from dsec_blocks.cache.cluster_level.sharing import Sharing, lookup
+from dsec_blocks.cache.errors import OriginUnreachable
+from dsec_blocks.cache.origins.objects import Origin, RemoteObject
+from dsec_blocks.cache.transfer.fetching import Fetched, fetch
+from dsec_blocks.cache.transfer.settings import TransferSettings
+from dsec_blocks.gateways.objects import ObjectStoreError
+from dsec_blocks.model.errors import LedgerError
+
+Listed = list[Fetched]
+
+
+class Through:
+    """An origin seen through the cluster level. `fetch` hands whole fetches over to `fetch_into`."""
+
+    def __init__(self, level: ClusterLevel, origin: Origin) -> None:
+        self._level = level
+        self._origin = origin
+
+    def list(self, uri: str, *, include: Sequence[str] = (), exclude: Sequence[str] = ()) -> tuple[RemoteObject, ...]:
+        """The origin's listing; while it is away, the last one that this identity saw, if the level holds all of it."""
+        records, patterns = self._level.records, (include, exclude)
+        try:
+            items = self._origin.list(uri, include=include, exclude=exclude)
+        except OriginUnreachable:
+            with suppress(ObjectStoreError):
+                known = records.read_listing(uri, patterns, self._level.identity)
+                if known and all(lookup(records, map(key_of, known)).values()):
+                    self._level.say(f"{uri} does not answer; its last listing and the cluster's copy are used")
+                    return known
+            raise
+        with suppress(ObjectStoreError):
+            records.write_listing(uri, patterns, self._level.identity, items)
+        return items
+
+    def read(
+        self, item: RemoteObject, *, start: int, length: int, buffer: memoryview | None = None
+    ) -> Iterator[memoryview]:
+        """The origin's bytes, past the level."""
+        return self._origin.read(item, start=start, length=length, buffer=buffer)
+
+    def stored_checksum(self, item: RemoteObject) -> str | None:
+        """The origin's."""
+        return self._origin.stored_checksum(item)
+
+    def latency_seconds(self) -> float | None:
+        """The origin's."""
+        return self._origin.latency_seconds()
+
+    def close(self) -> None:
+        """Close both."""
+        self._origin.close()
+        self._level.store.close()
+
+    def fetch_into(
+        self,
+        items: Sequence[RemoteObject],
+        *,
+        staging: Path,
+        settings: TransferSettings,
+        progress: Callable[[int], None],
+        cancelled: Callable[[], bool],
+    ) -> Listed:
+        """What `transfer.fetch` does. Raises what it raises."""
+
+        def bring(some: Sequence[RemoteObject], source: Origin) -> Listed:
+            return fetch(
+                some, origin=source, staging=staging, settings=settings, progress=progress, cancelled=cancelled
+            )
+
+        sharing = Sharing(self._level, self._origin, bring=bring, cancelled=cancelled)
+        try:
+            sharing.run({key: item for item in items if (key := key_of(item)) is not None})
+        except (ObjectStoreError, LedgerError) as error:
+            self._level.say(f"the cluster level is left out: {error}")
+        rest = [item for item in items if item.path not in sharing.got]
+        sharing.got.update((one.item.path, one) for one in (bring(rest, self._origin) if rest else ()))
+        return [sharing.got[item.path] for item in items]
