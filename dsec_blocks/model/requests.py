@@ -90,7 +90,7 @@ class GangRequest:
         if self.devices == 0:
             return f"{self.nodes} CPU-only members" if self.nodes > 1 else "CPU only"
         shape = f"{self.nodes}×{self.devices_per_node}" if self.nodes > 1 else f"{self.devices_per_node}"
-        return f"{shape} {self.gpu_model or 'GPU'}"
+        return f"{shape} {self.gpu_model or ('GPU' if self.devices == 1 else 'GPUs')}"
 
     def to_json(self) -> dict[str, Any]:
         """JSON-ready fields; `GangRequest.from_json` is the inverse."""

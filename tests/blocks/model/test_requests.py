@@ -38,8 +38,8 @@ GI = 1 << 30
         ({"priority": 1001}, "priority: 1001 is not a whole number from 0 to 1000"),
         ({"kind": "trainig"}, "kind: 'trainig' is not one of training, inference, batch, interactive"),
         ({"kind": ["training"]}, "kind: ['training'] is not one of training, inference, batch, interactive"),
-        ({"sharing": "half"}, "sharing: 'half' is not one of auto, whole"),
-        ({"topology": "rack"}, "topology: 'rack' is not one of preferred, node-domain, domain"),
+        ({"sharing": "half"}, "sharing: 'half' is not one of auto, whole, slice, time-slice"),
+        ({"topology": "shelf"}, "topology: 'shelf' is not one of preferred, node-domain, domain, rack, block, zone, spread"),
         ({"preemptible": "yes"}, "preemptible: 'yes' is neither true nor false"),
         ({"grace": "soon"}, "grace: 'soon' is not a duration; write for example '30s', '15min' or '2h'"),
         ({"grace": -1}, "grace: a duration cannot be -1"),
@@ -124,7 +124,7 @@ def test_a_whole_request_is_read() -> None:
     [
         (GangRequest(), "CPU only"),
         (GangRequest(nodes=3), "3 CPU-only members"),
-        (GangRequest(devices_per_node=2), "2 GPU"),
+        (GangRequest(devices_per_node=2), "2 GPUs"),
         (GangRequest(nodes=2, devices_per_node=8, gpu_model="H100"), "2×8 H100"),
     ],
 )

@@ -13,7 +13,7 @@ def test_t45_eight_free_devices_as_two_halves_do_not_admit_a_gang_of_eight_on_on
     result = decide(snapshot, waiting("big", "8"))
     assert admitted(result) == {}
     assert why(result) == {"big": "fragmented"}
-    assert texts(result)["big"] == ("needs 8 GPU on one node; 8 free but not in this shape: 4 free on the best node")
+    assert texts(result)["big"] == ("needs 8 GPUs on one node; 8 free but not in this shape: 4 free on the best node")
 
 
 def test_t46_small_gangs_fill_used_racks_and_leave_whole_racks_whole():

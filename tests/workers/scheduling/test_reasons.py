@@ -46,13 +46,13 @@ def test_t57_each_kind_of_waiting_has_its_own_reason():
     told = texts(result)
     assert told["invalid"] == "priority: 6 is above 5, the highest that team low may ask for; lower it"
     assert told["unknown"] == "unknown team nobody; teams are a, full, low, own, shut; `dsec team add nobody`"
-    assert told["never"] == "needs 3×8 GPU, which this cluster can never hold; the largest that fits is 2×8 GPU"
+    assert told["never"] == "needs 3×8 GPUs, which this cluster can never hold; the largest that fits is 2×8 GPUs"
     assert told["over"] == (
         "needs 5 GPUs, but team full may hold at most 4 (0 of its own + 4 borrowed); ask for less or "
         "`dsec team set full`"
     )
     assert told["frozen"] == "admission to team shut is frozen: audit until noon"
-    assert told["victims"] == "needs 2×8 GPU; 1 gang leaving to make room"
+    assert told["victims"] == "needs 2×8 GPUs; 1 gang leaving to make room"
     assert told["backing"] == "the last start failed; tried again in 30 s"
 
 
@@ -98,7 +98,7 @@ def test_a_gang_whose_own_parent_holds_what_it_needs_says_so():
 def test_waiting_for_quota_names_what_the_team_uses():
     snapshot = cluster([node("n1", 8)], [running("r", "n1/0-2")], [team("a", 2, borrow=2)])
     result = decide(snapshot, waiting("g", "2"))
-    assert texts(result)["g"] == "needs 2 GPU on one node; team a uses 3 of the 4 GPUs it may hold"
+    assert texts(result)["g"] == "needs 2 GPUs on one node; team a uses 3 of the 4 GPUs it may hold"
 
 
 def test_a_frozen_pool_admits_nothing_and_a_frozen_node_only_closes_itself():

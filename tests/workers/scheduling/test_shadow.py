@@ -80,7 +80,7 @@ def test_whoever_uses_what_the_shadow_does_not_need_passes_for_good():
 def test_a_blocked_passer_is_told_for_whom_the_room_is_kept():
     result = decide(cluster(TWO, [busy()]), HEAD, waiting("p", "4", waited=1, preemptible=False))
     assert texts(result)["p"] == (
-        "needs 4 GPU on one node; 0 of 4 free, the others are kept for the first in line, which starts in about 60 min"
+        "needs 4 GPUs on one node; 0 of 4 free, the others are kept for the first in line, which starts in about 60 min"
     )
 
 

@@ -29,7 +29,7 @@ def test_jobs_that_fit_side_by_side_wait_for_nothing(scheduler: str) -> None:
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
 def test_a_job_that_never_fits_is_refused_and_blocks_nobody(scheduler: str) -> None:
     found = replayed(trace(job("big", 0, 100, "2x8"), job("small", 1, 10, "1")), "1x8", scheduler)
-    assert found.outcomes["big"].refused == "2×8 GPU never fits this cluster"
+    assert found.outcomes["big"].refused == "2×8 GPUs never fits this cluster"
     assert ends(found) == {"big": None, "small": 11.0}
 
 

@@ -99,12 +99,12 @@ def _largest(fleet: Fleet, everything: View, request: GangRequest, smallest: Sha
         for n in range(smallest.members - 1, 0, -1)
         if fits(fleet, everything, Shape(n, smallest.devices, smallest.topology))
     ][:1]
-    model = request.gpu_model or "GPU"
     if members:
+        model = request.gpu_model or ("GPU" if members[0] * smallest.devices == 1 else "GPUs")
         return f"{members[0]}×{smallest.devices} {model}" if members[0] > 1 else f"{smallest.devices} {model}"
     for devices in range(smallest.devices - 1, 0, -1):
         if fits(fleet, everything, Shape(1, devices, smallest.topology)):
-            return f"{devices} {model} per node"
+            return f"{devices} {request.gpu_model or ('GPU' if devices == 1 else 'GPUs')} per node"
     return "nothing"
 
 
