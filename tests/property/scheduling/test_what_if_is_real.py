@@ -1,0 +1,118 @@
+"""What `dsec what-if` says is what happens: the run is then really made, in a real ledger, planned and admitted."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dsec_blocks.ledger import Fence, Ledger
+from dsec_blocks.model.devices import Node
+from dsec_blocks.model.gangs import Gang, GangState
+from dsec_blocks.model.teams import Team
+from dsec_deployments import foresight
+from dsec_workers.scheduling import QueuedGang, RunningGang
+from tests.fixtures.clock import ManualClock
+from tests.property.scheduling.worlds import NOW, TEAMS, nodes, queues, requests, running, teams
+
+
+@cache
+def _empty() -> bytes:
+    """A ledger without anything in it: migrated once, not for every example."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "ledger.db"
+        Ledger.open(f"sqlite:///{path}", clock=ManualClock(NOW)).close()
+        return path.read_bytes()
+
+
+@contextmanager
+def pools(
+    cluster: Sequence[Node], known: dict[str, Team], run: Sequence[RunningGang], wait: Sequence[QueuedGang]
+) -> Iterator[tuple[Ledger, Fence]]:
+    """A pool in a real ledger, in which these gangs run and wait."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "ledger.db"
+        path.write_bytes(_empty())
+        ledger = Ledger.open(f"sqlite:///{path}", clock=ManualClock(NOW))
+        try:
+            fence = ledger.take_lease("pool", "test", seen=None)
+            assert fence is not None
+            ledger.put_nodes(fence, cluster)
+            for team in known.values():
+                ledger.put_team("pool", team)
+            ledger.enqueue(fence, [_gang(gang) for gang in (*run, *wait)])
+            for gang in run:
+                attempt = ledger.admit(fence, gang.run_id, gang.placement, expires_at=NOW + 60).attempt
+                ledger.claimed(fence, gang.run_id, attempt, user_retries=None)
+                ledger.started(fence, gang.run_id, attempt, gang.started_at)
+            yield ledger, fence
+        finally:
+            ledger.close()
+
+
+def _gang(gang: RunningGang | QueuedGang) -> Gang:
+    return Gang(
+        run_id=gang.run_id,
+        name=f"run {gang.run_id}",
+        pool="pool",
+        team=gang.team,
+        request=gang.request,
+        state=GangState.WAITING,
+        submitted_at=gang.submitted_at,
+        eligible_at=gang.eligible_at if isinstance(gang, QueuedGang) else gang.submitted_at,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_what_if_is_what_the_pool_then_does(data: st.DataObject) -> None:
+    cluster = data.draw(nodes())
+    run = [replace(gang, evicting=False) for gang in data.draw(running(cluster))]
+    wait, known = data.draw(queues(most=6)), data.draw(teams())
+    asked, team, more = data.draw(requests()), data.draw(st.sampled_from(TEAMS)), data.draw(st.integers(0, 2))
+    with pools(cluster, known, run, wait) as (ledger, fence):
+        there = foresight.present(ledger, "pool", now=NOW)
+        if more:
+            there, _ = foresight.with_more_nodes(there, more)
+        newcomer = foresight.newcomer(asked, team=team, now=NOW)
+        answer = foresight.what_if(there, newcomer)
+        assert ledger.gang(foresight.NEWCOMER) is None
+
+        ledger.put_nodes(fence, there.snapshot.fleet.source)
+        ledger.enqueue(fence, [replace(newcomer, pool="pool")])
+        real = foresight.present(ledger, "pool", now=NOW).plan()
+        admitted = [admit for admit in real.admits if admit.run_id == foresight.NEWCOMER]
+        assert ([answer.admit] if answer.admit else []) == admitted
+        held = next((hold for hold in real.holds if hold.run_id == foresight.NEWCOMER), None)
+        assert (answer.hold is None) == (held is None)
+        if held is not None and answer.hold is not None:
+            assert (answer.hold.reason, answer.hold.position) == (held.reason, held.position)
+            assert held.eta is None or answer.hold.eta == held.eta
+        # And the ledger really takes it: every admission of the plan up to and with the newcomer's.
+        for admit in real.admits:
+            if admit.moves or admit.resizes:
+                return
+            victims = [victim.run_id for victim in admit.victims]
+            reserved = ledger.admit(fence, admit.run_id, admit.placement, victims=victims, expires_at=NOW + 60)
+            if admit.run_id == foresight.NEWCOMER:
+                assert answer.admit is not None
+                assert reserved.placement == answer.admit.placement
+                return
+
+
+def test_more_nodes_are_like_the_commonest_healthy_and_named_anew() -> None:
+    from tests.workers.scheduling.world import cluster, node
+
+    snapshot = cluster([node("added-1", 4, frozen=[0]), node("b", 4), node("c", 8)])
+    there = foresight.Present(snapshot=snapshot, waiting=(), policy=foresight.Policy(), now=NOW)
+    larger, like = foresight.with_more_nodes(there, 2)
+    assert like.name == "added-1"
+    assert sorted(larger.snapshot.fleet.nodes) == ["added-1", "added-2", "added-3", "b", "c"]
+    assert larger.snapshot.fleet.device_usable.sum() == there.snapshot.fleet.device_usable.sum() + 8
