@@ -257,7 +257,7 @@ def test_the_holder_of_a_shadow_may_still_evict_those_that_passed_it():
         ({"level_device_seconds": (5.0, 5.0)}, "level_device_seconds must rise"),
         ({"level_device_seconds": (0.0,)}, "level_device_seconds must rise"),
         ({"evictions_per_team": -1}, "evictions_per_team must not be negative"),
-        ({"growth_worth": 0}, "growth_worth must be more than 0"),
+        ({"growth_worth": 0}, "growth_worth: 0: write a finite number above 0"),
     ],
 )
 def test_a_policy_that_cannot_work_is_refused(values, said):

@@ -17,10 +17,15 @@ class Policy:
 
     version: str = "1"
     w_priority: float = 4.0
+    """Weight of the base priority in the rank."""
     w_age: float = 2.0
+    """Weight of the wait; at least w_share + w_gap + w_depth, so that waiting overcomes them all in the end."""
     w_share: float = 1.0
+    """Weight of how little the team has of its fair share."""
     w_gap: float = 0.5
+    """Weight of how much of what the gang needs is free."""
     w_depth: float = 0.25
+    """Weight of the team's part of all that wait."""
     w_level: float = 4.0
     """Taken off the rank for every level of time sharing; more than all but priority together, so levels come first."""
     priority_scale: int = 100
@@ -40,6 +45,13 @@ class Policy:
     keep_decisions_seconds: float = 90 * 86400.0
     """Entries of the decision log that are older are forgotten."""
 
+    stranded_weight: float = 4.0
+    """What room out of reach of those likely to come counts, against room for one of them."""
+    scarcity: float = 0.3
+    """Room for a shape counts double when that part of all cards is all the room there is for it."""
+    cache_seconds_per_card: float = 600.0
+    """Seconds of fetching saved that outweigh one card which those likely to come can no longer use."""
+
     checkpoint_seconds: float = 10.0
     """Notice to devices free, for a gang that has not been measured."""
     restart_seconds: float = 30.0
@@ -55,11 +67,12 @@ class Policy:
     """Sets of victims looked at for one gang before the best one so far is taken."""
     exact_candidates: int = 20
     """Up to so many candidates in a domain the victims are proved cheapest."""
-    cycle_search_budget: int = 100_000
+    cycle_search_budget: int = 30_000
     """Sets of victims looked at in one cycle, for all gangs together; then only free room is given out."""
     evictions_per_team: int | None = None
     """Evictions that the gangs of one team may suffer within `eviction_window_seconds`; None is no limit."""
     eviction_window_seconds: float = 3600.0
+    """Over which a team's evictions are counted."""
     max_preemptions: int = 64
     """Gangs that may have others evicted for them in one cycle."""
     max_admissions: int = 10_000
@@ -106,14 +119,16 @@ class Policy:
             "keep_ended_seconds", "keep_decisions_seconds", "cycle_search_budget", "eviction_window_seconds",
             "growth_worth", "idle_horizon_seconds", "lift_factor",
         ):  # fmt: skip
-            if not getattr(self, name) > 0:
-                raise InvalidRequest(f"policy {self.version}: {name} must be more than 0")
+            value = getattr(self, name)
+            if not 0 < value < float("inf"):
+                raise InvalidRequest(f"policy {self.version}: {name}: {value:g}: write a finite number above 0")
         for name in (
             "checkpoint_seconds", "restart_seconds", "eviction_lambda_seconds", "min_run_seconds",
             "charge_ahead_seconds", "move_interval_seconds",
         ):  # fmt: skip
-            if not 0 <= getattr(self, name) < float("inf"):
-                raise InvalidRequest(f"policy {self.version}: {name} must be finite and not negative")
+            value = getattr(self, name)
+            if not 0 <= value < float("inf"):
+                raise InvalidRequest(f"policy {self.version}: {name}: {value:g}: write a finite number, 0 or more")
         for model, weight in self.model_weights.items():
             if not 0 <= weight < float("inf"):
                 raise InvalidRequest(
@@ -125,7 +140,9 @@ class Policy:
         if self.evictions_per_team is not None and self.evictions_per_team < 0:
             raise InvalidRequest(f"policy {self.version}: evictions_per_team must not be negative")
         if not 0 <= self.history_weight <= 1:
-            raise InvalidRequest(f"policy {self.version}: history_weight must lie between 0 and 1")
+            raise InvalidRequest(
+                f"policy {self.version}: history_weight: {self.history_weight:g}: write a number from 0 to 1"
+            )
         if self.exact_candidates > 24:
             raise InvalidRequest(f"policy {self.version}: exact_candidates above 24 cannot be searched in time")
 
