@@ -90,6 +90,24 @@ class Menu:
         devices = self._devices_by_member(option.slot)
         return np.concatenate([devices[index] for index in sorted(option.gone)])
 
+    def twins(self, domain: Domain) -> list[int | None]:
+        """Per option in order, the one before it that would do as well in its stead: it is not taken without that.
+
+        Such options leave the same devices at the same cost by the same right, so the earlier, newer one is better.
+        """
+        last: dict[object, int] = {}
+        found: list[int | None] = []
+        for number in domain.order:
+            option, rights = self[number], self.rights
+            slot = option.slot
+            key = (
+                tuple(sorted(domain.gains[number].items())), option.cost, option.how, option.released,
+                int(self.roster.team[slot]), bool(rights.lower[slot]), bool(rights.conditional[slot]),
+            )  # fmt: skip
+            found.append(None if option.how is How.MOVE else last.get(key))
+            last[key] = number
+        return found
+
     def _shrinkings(self, slot: int, domain: Domain) -> list[tuple[int, dict[int, int]]]:
         spare = int(self.roster.spare[slot])
         if not spare:

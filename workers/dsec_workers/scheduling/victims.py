@@ -80,6 +80,7 @@ class Search:
         self.relieving = rights.relieving(allowed)
         self.best: tuple[Key, tuple[int, ...]] | None = None
         self.exhaustive = True
+        self._twins: list[int | None] = []
 
     def run(self) -> Chosen | None:
         """The cheapest choice; None when no admissible one makes the gang fit (or none was found in the budget)."""
@@ -163,6 +164,7 @@ class Search:
                     self._offer(self._trimmed(chosen))
                     break
         if small:
+            self._twins = self.menu.twins(domain)
             self._branch(domain, 0, (), 0, domain.missing, domain.members)
         else:
             self.exhaustive = False
@@ -184,8 +186,8 @@ class Search:
         bound = cost_bound(domain, self.menu, index, missing, members)
         if bound is None or self._hopeless(cost + bound, chosen):
             return
-        number = domain.order[index]
-        if self._tolerable((*chosen, number)):
+        number, twin = domain.order[index], self._twins[index]
+        if (twin is None or twin in chosen) and self._tolerable((*chosen, number)):
             after, left = domain.without(missing, members, number)
             self._branch(domain, index + 1, (*chosen, number), cost + self.menu[number].cost, after, left)
         self._branch(domain, index + 1, chosen, cost, missing, members)
