@@ -172,6 +172,48 @@ async def test_a_gang_forgotten_before_its_end_is_written_leaves_only_logs(own_d
     listening.cancel()
 
 
+async def test_what_cannot_be_removed_of_a_forgotten_gang_is_removed_later(
+    own_desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = own_desk
+    listening = asyncio.create_task(listen(desk))
+    order = desk.order(command="true")
+    await desk.run(order)
+    (tmp_path / "struck").mkdir()
+    monkeypatch.setenv("DSEC_FAULT", "cluster.forget.record:error")
+    monkeypatch.setenv("DSEC_FAULT_ONCE", str(tmp_path / "struck"))
+    await desk.cluster.forget(order.key)
+    assert desk.directory(order.key).order.exists()
+    async with asyncio.timeout(10):
+        while desk.directory(order.key).order.exists():  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    assert await only_logs_are_left(desk, order.key)
+    listening.cancel()
+
+
+@pytest.mark.parametrize("point", ["forkserver.fork", "forkserver.fork_again"])
+async def test_a_fork_server_that_cannot_fork_now_lives_on_and_forks_when_asked_again(
+    tmp_path: Path, open_desk: Callable[[Path], Desk], monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    (tmp_path / "struck").mkdir()
+    monkeypatch.setenv("DSEC_FAULT", f"{point}:error")
+    monkeypatch.setenv("DSEC_FAULT_ONCE", str(tmp_path / "struck"))
+    desk = open_desk(tmp_path / "home")
+    await desk.cluster.prepare()
+    listening = asyncio.create_task(listen(desk))
+    before = fork_server_of(desk.home)
+    try:
+        order = desk.order(command="echo ran")
+        assert (await desk.run(order)).flow_exit == 0
+        assert desk.log(order.key) == "ran\n"
+        assert (tmp_path / "struck" / point).exists()
+        assert fork_server_of(desk.home) == before
+        assert not processes.descendants([before]), "a half-forked supervisor serves as a second fork-server"
+    finally:
+        listening.cancel()
+        await desk.cluster.shutdown(grace_seconds=0.2)
+
+
 async def only_logs_are_left(desk: Desk, key: GangKey) -> bool:
     """Once the gang's supervisor, which may outlive the word of its end for a moment, has left."""
     async with asyncio.timeout(10):

@@ -189,6 +189,23 @@ async def test_a_step_to_stop_before_is_the_same_for_all_and_needs_a_notice(desk
     assert desk.log(order.key) == "None\n8 8\n8 evict\n"
 
 
+async def test_a_full_disk_does_not_fail_a_gang_that_gives_way(desk: Desk) -> None:
+    order = desk.order(
+        """
+        print("up", flush=True)
+        wait_for_notice()
+        print(channel.call("stop_before", step=8)["stop_before"], channel.call("step", rank=1, step=8)["stop_before"])
+        """,
+        env={"DSEC_FAULT": "supervisor.notice.write:error,supervisor.stop_before.write:error"},
+    )
+    await desk.cluster.launch(order)
+    await desk.said(order.key, "up")
+    await desk.cluster.notify(order.key, notice(20))
+    assert (await desk.gone(order.key)).flow_exit == 0
+    assert desk.log(order.key) == "up\n8 8\n"
+    assert "the step to stop before could not be written" in desk.log(order.key, "supervisor")
+
+
 async def test_stop_is_sigterm_then_sigkill_after_the_grace_and_may_be_repeated(desk: Desk) -> None:
     order = desk.order(command="trap '' TERM; echo up; while true; do sleep 0.1; done")
     await desk.cluster.launch(order)

@@ -54,6 +54,17 @@ async def test_a_spool_that_cannot_be_closed_at_once_loses_no_snapshot(desk: Des
     assert await desk.is_cleared(order.key)
 
 
+async def test_a_snapshot_waits_for_an_uploader_that_cannot_be_started_and_fails_no_run(desk: Desk) -> None:
+    store = desk.scripts / "store"
+    store.mkdir()
+    env = {"STORE": str(store), "DSEC_FRESH_START": "1", "DSEC_FAULT": "supervisor.uploader.fork:error:1"}
+    order = desk.order(TRAIN + "checkpoint.save(7, state)\n", env=env)
+    gone = await desk.run(order)
+    assert gone.flow_exit == 0, desk.log(order.key)
+    assert gone.last_commit_step == 7
+    assert "the uploader could not be started, trying again" in desk.log(order.key, "supervisor")
+
+
 async def test_a_killed_uploader_is_started_again_and_finishes(desk: Desk) -> None:
     spooling = desk.script('channel.call("spooled", rank=0, step=0, path="", started_at=0.0)')
     order = desk.order(command=f"$PYTHON {spooling}; echo spooled; sleep 1.5")

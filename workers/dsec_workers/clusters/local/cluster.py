@@ -20,6 +20,7 @@ from dsec_blocks.model.errors import ClusterError
 from dsec_blocks.model.gangs import Placement
 from dsec_blocks.model.notices import Notice, NoticeKind
 from dsec_workers.clusters.local import talk
+from dsec_workers.clusters.local.burial import bury, clear_away
 from dsec_workers.clusters.local.fork_server_client import ForkServer
 from dsec_workers.clusters.local.happenings import event_of, read_events
 from dsec_workers.clusters.local.layout import (
@@ -36,6 +37,7 @@ from dsec_workers.clusters.protocol import ClusterEvent, GangKey, LaunchOrder, O
 
 _ANSWER_SECONDS = 20.0
 _RECONNECT_SECONDS = 0.1
+_RETRY_SECONDS = 1.0
 
 
 class LocalCluster:
@@ -254,51 +256,23 @@ class LocalCluster:
             await asyncio.sleep(_RECONNECT_SECONDS)
 
     async def _bury(self, key: GangKey, directory: GangDirectory, record: dict[str, Any]) -> None:
-        """The supervisor is dead: kill what is left and write down the end that it could not."""
-        if directory.gone.exists():
-            return
-        process = supervisor_of(record)
-        while kill_leftovers(key, directory=directory.path, supervisor=process):  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
-        if directory.gone.exists():
-            return
-        events = read_events(directory.events)
-        sequence = max((event["seq"] for event in events), default=0)
-        commits = [event["step"] for event in events if event["type"] == "committed"]
-        notice = read_json(directory.notice)
-        started = any(event["type"] == "started" for event in events)
-        rest: list[dict[str, Any]] = [
-            {
-                "type": "gone",
-                "flow_exit": None,
-                "member_exits": {},
-                "lost_member": 0,
-                "notice": notice["kind"] if notice else None,
-                "last_commit_step": commits[-1] if commits else None,
-                "start_failure": None if started else "the gang's supervisor died before the start barrier opened",
-            }
-        ]
-        if not any(event["type"] == "devices_released" for event in events):
-            rest.insert(0, {"type": "devices_released"})
-        for number, event in enumerate(rest, start=sequence + 1):
-            events.append({"seq": number, "at": self._clock.now(), **event})
-        files.write(directory.gone, to_bytes({"events": events}), at="cluster.gone.write")
-        files.remove(Path(record["channel"]), at="cluster.channel.remove")
+        await bury(key, directory, record, clock=self._clock)
 
     async def forget(self, key: GangKey) -> None:
-        """Remove what was kept to tell the gang's end, its credentials and scratch files included. Logs stay."""
+        """Remove what was kept to tell the gang's end, its credentials and scratch files included. Logs stay.
+
+        What cannot be removed now is tried again for as long as this cluster is open: nobody asks a second time.
+        """
         directory = GangDirectory.of(self._home, key)
         task = self._followed.pop(key, None)
         if task is not None:
             task.cancel()
-        for scratch in (directory.spool, directory.runs, directory.work):
-            files.remove_tree(scratch, at="cluster.forget.scratch")
-        records = (directory.supervisor, directory.events, directory.notice, directory.stop_before, directory.gone)
-        half_written = directory.path.glob(".*.json.*")
-        # The order goes last, without it the directory is only logs; but a supervisor that told its end and has not
-        # written it yet may do so in between. From here on it removes that itself.
-        for path in (*records, *half_written, directory.lock, directory.order, directory.gone):
-            files.remove(path, at="cluster.forget.record")
+        try:
+            clear_away(directory)
+        except OSError:
+            self._followed[key] = asyncio.create_task(
+                _clear_away_later(directory), name=f"forget {directory.path.name}"
+            )
 
     # --- the end --------------------------------------------------------------------------------------------------
 
@@ -350,3 +324,11 @@ class LocalCluster:
             task.cancel()
         await asyncio.gather(*self._followed.values(), return_exceptions=True)
         self._followed.clear()
+
+
+async def _clear_away_later(directory: GangDirectory) -> None:
+    while True:
+        await asyncio.sleep(_RETRY_SECONDS)
+        with suppress(OSError):
+            clear_away(directory)
+            return

@@ -91,7 +91,10 @@ def _serve_one(home: Path, connection: socket.socket, loaded: str) -> None:
         connection.sendall(json.dumps({"ok": True, "fingerprint": loaded, "pid": os.getpid()}).encode() + b"\n")
     elif request.get("op") == "launch":
         directory = GangDirectory(Path(request["directory"]))
-        _fork_supervisor(home, directory, connection)
+        try:
+            _fork_supervisor(home, directory, connection)
+        except OSError as error:  # no room for a process: who asked finds that nobody answers, and asks again
+            print(f"{directory.path.name} could not be forked: {error}", file=sys.stderr, flush=True)
         connection.close()
         order = read_json(directory.order)
         if order is not None:
@@ -105,8 +108,11 @@ def _fork_supervisor(home: Path, directory: GangDirectory, connection: socket.so
     if middle:
         os.waitpid(middle, 0)
         return
-    if processes.fork(at="forkserver.fork_again"):
-        os._exit(0)
+    try:
+        if processes.fork(at="forkserver.fork_again"):
+            os._exit(0)
+    except OSError:
+        os._exit(1)  # and never back into the fork-server's own loop
     children.leave(children.exit_code_of(lambda: _be_supervisor(home, directory, connection)))
 
 

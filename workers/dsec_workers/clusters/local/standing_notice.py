@@ -51,13 +51,16 @@ class StandingNotice:
         self._forget_deadline()
 
     def publish_stop(self, step: int) -> int | None:
-        """Make the step to stop before durable; None when there is no notice (any more) to stop for."""
+        """Take down the step to stop before; None when there is no notice (any more) to stop for."""
         if self.current is None:
             return None
         if self.stop_before is None:
-            content = to_bytes({"step": step, "attempt": self._attempt})
-            files.write(self._directory.stop_before, content, at="supervisor.stop_before.write")
             self.stop_before = step
+            content = to_bytes({"step": step, "attempt": self._attempt})
+            try:
+                files.write(self._directory.stop_before, content, at="supervisor.stop_before.write")
+            except OSError as error:  # the ranks hear it from here; a full disk must not fail a run that gives way
+                print(f"the step to stop before could not be written: {error}", flush=True)
         return self.stop_before
 
     def _forget_deadline(self) -> None:

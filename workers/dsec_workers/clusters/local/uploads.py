@@ -34,8 +34,7 @@ class Uploader:
     def begin(self) -> None:
         """There is something to upload."""
         self._is_needed = True
-        if self._pid is None and not self._given_up:
-            self._pid = self._start()
+        self._again()
 
     def finish(self, on_end: Callable[[], None]) -> bool:
         """No more will be spooled: whether all is uploaded (or given up). `on_end` is called when that changes."""
@@ -81,8 +80,13 @@ class Uploader:
             self._loop.after(_RETRY_SECONDS, self._close_spool)
 
     def _again(self) -> None:
-        if self._pid is None and not self._given_up:
+        if self._pid is not None or self._given_up:
+            return
+        try:
             self._pid = self._start()
+        except OSError as error:  # no room for a process: the snapshot is in the spool and can wait
+            print(f"the uploader could not be started, trying again: {error}", flush=True)
+            self._loop.after(_RETRY_SECONDS, self._again)
 
     def _send(self, signum: int) -> None:
         if self._pid is not None:
