@@ -131,7 +131,7 @@ class Order:
             policy.w_gap * fit,
             policy.w_depth * depth,
         ]
-        return [*summands, -policy.w_level * self.level] if policy.time_sharing else summands
+        return [*summands, np.asarray(-policy.w_level * self.level, float)] if policy.time_sharing else summands
 
     def front(self) -> list[int]:
         """Each team's oldest undecided gang, where it has waited for max_age: by first submit time."""
