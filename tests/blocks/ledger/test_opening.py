@@ -100,6 +100,49 @@ def test_a_ledger_of_the_first_revision_is_migrated_with_what_is_in_it(ledger_ur
     ledger.close()
 
 
+def test_a_ledger_of_the_second_revision_keeps_its_usage_and_its_ended_gangs(
+    ledger_url: str, clock: ManualClock
+) -> None:
+    old = _at_revision(ledger_url, "0002")
+    with old.begin() as connection:
+        connection.execute(sa.text("INSERT INTO usage VALUES ('pool', 'ml', 120.0)"))
+        connection.execute(sa.text("INSERT INTO teams VALUES ('pool', 'ml', 4, NULL, 1.0, 50)"))
+        connection.execute(
+            sa.text(
+                "INSERT INTO gangs (run_id, name, pool, team, request, state, submitted_at, eligible_at, attempt,"
+                " launched_at, metrics, has_on_evict, evictions, infrastructure_restarts, launch, outcome)"
+                " VALUES ('a', 'a', 'pool', 'ml', :request, 'ended', 1, 2, 1, 300, '{}', :no, 0, 0, '{}', '{}')"
+            ),
+            {
+                "request": '{"devices_per_node": 2, "sharing": "auto", "topology": "preferred", "kind": "training",'
+                ' "inputs": []}',
+                "no": False,
+            },
+        )
+        connection.execute(
+            sa.text(
+                "INSERT INTO wishes (pool, kind, args, \"by\", why, at) VALUES ('pool', 'drain', '{\"node\": \"n1\"}',"
+                " 'ops', 'fan', 5)"
+            )
+        )
+        connection.execute(sa.text("INSERT INTO leases VALUES ('pool', 'me', 1, 1, :yes)"), {"yes": True})
+    old.dispose()
+
+    ledger = Ledger.open(ledger_url, clock=clock)
+    assert ledger.usage(POOL) == {"ml": 120.0}
+    assert ledger.decayed_usage(POOL, clock.now(), half_life_seconds=60.0) == {"ml": 120.0}, "none has decayed yet"
+    assert (ledger.teams(POOL)["ml"].parent, ledger.teams(POOL)["ml"].lend_devices) == (None, None)
+    [gang] = ledger.gangs(POOL)
+    assert (gang.created_by, gang.tags, gang.ended_at) == ("", (), 300.0)
+    [wish] = ledger.wishes(POOL)
+    assert wish.kind == "drain" and wish.taken_up_at is None
+    fence = ledger.take_lease(POOL, "next", seen=None)
+    assert fence is not None
+    assert ledger.prune(fence, ended_before=clock.now(), decided_before=clock.now()).gangs == 1
+    assert ledger.check() == []
+    ledger.close()
+
+
 def test_a_database_of_a_newer_version_is_refused_with_both_versions(
     ledger: Ledger, ledger_url: str, clock, statements
 ):
