@@ -19,13 +19,13 @@ from tests.crash.sightings import processes_of, resume, stopped
 from tests.crash.world import World
 
 Story = Callable[[World], None]
-LINGER = {"first_seconds": 0.06}
+LINGERS = {"lingers": True}
 """For a run that the story interrupts: its first attempt must still run by then, on a slow machine too."""
 
 
 def eviction(world: World) -> None:
     """A gang on all devices checkpoints, gives way to an urgent one, resumes from its commit, and completes."""
-    low = world.train("low", steps=150, nodes=2, devices_per_node=2, grace="8s", parameters=LINGER)
+    low = world.train("low", steps=150, nodes=2, devices_per_node=2, grace="8s", parameters=LINGERS)
     world.wait("low to commit", lambda: ((g := world.gang(low)) and g.last_commit_at) or _is_over(world, low))
     urgent = world.train("urgent", steps=5, nodes=1, devices_per_node=1, priority=100, grace="8s")
     world.wait("urgent to be over", lambda: _is_over(world, urgent))
@@ -49,7 +49,7 @@ def cancellation(world: World) -> None:
 
 def death(world: World) -> None:
     """A supervisor is killed; what it left is cleared up and the run starts again from its commit."""
-    run = world.train("run", steps=60, nodes=2, devices_per_node=1, parameters=LINGER)
+    run = world.train("run", steps=60, nodes=2, devices_per_node=1, parameters=LINGERS)
     world.wait("a commit", lambda: ((g := world.gang(run)) and g.last_commit_at) or _is_over(world, run))
     _kill_supervisor(world)
     world.wait_until_over()
@@ -90,7 +90,7 @@ def takeover(world: World) -> None:
 
 def deaf(world: World) -> None:
     """A gang that ignores its notice is stopped at its deadline, and resumes from its commit."""
-    parameters = {"deaf": True, "step_seconds": 0.04, "first_seconds": 0.08}
+    parameters = {"deaf": True, "step_seconds": 0.06, **LINGERS}
     low = world.train("low", steps=120, nodes=1, devices_per_node=2, grace="1s", parameters=parameters)
     world.wait("low to commit", lambda: ((g := world.gang(low)) and g.last_commit_at) or _is_over(world, low))
     urgent = world.train("urgent", steps=3, nodes=2, devices_per_node=2, priority=100)
@@ -163,7 +163,7 @@ def failing_rank(world: World) -> None:
 
 def wishes(world: World) -> None:
     """Somebody evicts, prioritises and cancels by the command line's way, through the ledger."""
-    run = world.train("run", steps=200, nodes=1, devices_per_node=2, parameters=LINGER)
+    run = world.train("run", steps=200, nodes=1, devices_per_node=2, parameters=LINGERS)
     world.wait("a commit", lambda: ((g := world.gang(run)) and g.last_commit_at) or _is_over(world, run))
     waiting = world.start("waits", "waiting", expects=("CANCELLED",), nodes=2, devices_per_node=2)
     world.wait("it waits", lambda: (g := world.gang(waiting)) and g.state is GangState.WAITING)
@@ -175,9 +175,8 @@ def wishes(world: World) -> None:
 
 def withdrawn(world: World) -> None:
     """A preemptor is cancelled before its victim has answered: the notice is taken back."""
-    low = world.train(
-        "low", steps=150, nodes=1, devices_per_node=2, grace="30s", parameters={"deaf": True, "step_seconds": 0.04}
-    )
+    parameters = {"deaf": True, "step_seconds": 0.05, **LINGERS}
+    low = world.train("low", steps=120, nodes=1, devices_per_node=2, grace="30s", parameters=parameters)
     world.wait("low to commit", lambda: ((g := world.gang(low)) and g.last_commit_at) or _is_over(world, low))
     urgent = world.start("waits", "urgent", nodes=2, devices_per_node=2, priority=100, expects=("CANCELLED",))
     world.wait("urgent to be promised", lambda: (g := world.gang(urgent)) and g.state is not GangState.WAITING)

@@ -13,6 +13,8 @@ from prefect import flow
 
 from dsec_blocks import current_gang, gang, run
 
+LINGER_SECONDS = 30.0
+
 
 def note(where: str, **fields: object) -> None:
     """One line, appended in one write."""
@@ -23,11 +25,9 @@ def note(where: str, **fields: object) -> None:
 
 
 def work(
-    where: str, store: str, steps: int, step_seconds: float, first_seconds: float, every: int, deaf: bool, full: bool
+    where: str, store: str, steps: int, step_seconds: float, lingers: bool, every: int, deaf: bool, full: bool
 ) -> int:
     """One rank: count steps, checkpoint, leave when told."""
-    if os.environ["DSEC_ATTEMPT"] == "1":
-        step_seconds = first_seconds or step_seconds
     checkpoint = run.checkpoints(f"file://{store}", every=every)
     state = checkpoint.restore({"done": 0})
     note(where, what="begin", rank=run.rank, step=checkpoint.step)
@@ -45,6 +45,8 @@ def work(
     for step in indices:
         note(where, what="step", rank=run.rank, step=step)
         time.sleep(step_seconds)
+        if lingers and step == steps // 2 and os.environ["DSEC_ATTEMPT"] == "1":
+            wait_for_notice()
         state["done"] = step + 1
         if run.world_size > 1:
             gang.agree(0)  # the collective that a data-parallel step has
@@ -53,22 +55,27 @@ def work(
     return int(state["done"])
 
 
+def wait_for_notice() -> None:
+    """Stay until the story interrupts this run, which on a slow machine takes long."""
+    deadline = time.monotonic() + LINGER_SECONDS
+    while run.notice is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
 @flow
 def train(
     where: str,
     store: str,
     steps: int = 60,
     step_seconds: float = 0.02,
-    first_seconds: float = 0.0,
+    lingers: bool = False,
     every: int = 10,
     deaf: bool = False,
     full: bool = False,
 ) -> int:
-    """All ranks count to `steps`, a step in `first_seconds` in the first attempt if that is more than 0."""
+    """All ranks count to `steps`; one that `lingers` stops half-way, in its first attempt, until it is interrupted."""
     note(where, what="flow")
-    results = current_gang().run(
-        work, where, store, steps, step_seconds, first_seconds, every, deaf, full, per="device"
-    )
+    results = current_gang().run(work, where, store, steps, step_seconds, lingers, every, deaf, full, per="device")
     assert all(done == steps for done in results), results
     return steps
 
