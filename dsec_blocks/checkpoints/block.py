@@ -63,6 +63,13 @@ class CheckpointStore(Block):
         description="Per run; the one that a running gang resumed from is kept besides.",
     )
 
+    keep_every: int = Field(
+        default=0,
+        ge=0,
+        title="Keep one of each N steps",
+        description="Besides the newest, the first checkpoint of each N steps stays for good; 0 for none.",
+    )
+
     @field_validator("location")
     @classmethod
     def _is_a_location(cls, value: str) -> str:
@@ -84,6 +91,7 @@ class CheckpointStore(Block):
             access_key_id=self.access_key_id.get_secret_value() if self.access_key_id else None,
             secret_access_key=self.secret_access_key.get_secret_value() if self.secret_access_key else None,
             keep=self.keep,
+            keep_every=self.keep_every,
         )
 
     def check(self) -> None:

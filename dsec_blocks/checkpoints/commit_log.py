@@ -18,7 +18,7 @@ from pathlib import Path
 
 import xxhash
 
-from dsec_blocks.checkpoints.heads import Commit, Head, committed, fenced, raised, resumed
+from dsec_blocks.checkpoints.heads import Commit, Head, chosen, committed, fenced, raised, resumed, without
 from dsec_blocks.checkpoints.places import Place
 from dsec_blocks.checkpoints.shards import Shard, ShardLabel, Torn, decode
 from dsec_blocks.model.errors import CheckpointError
@@ -96,7 +96,7 @@ class CommitLog:
 
         return self._change(chosen)
 
-    def commit(self, label: ShardLabel, shards: Sequence[Path], *, keep: int) -> Commit | None:
+    def commit(self, label: ShardLabel, shards: Sequence[Path], *, keep: int, keep_every: int = 0) -> Commit | None:
         """Upload a whole checkpoint and commit it; None when a later one of the attempt is there already.
 
         Raises `CheckpointFenced` when a newer attempt of the run owns the checkpoints.
@@ -119,11 +119,40 @@ class CommitLog:
         for shard in stored:
             self._look_up(shard)
         new = Commit(step=label.step, attempt=label.attempt, manifest=key, digest=digest)
-        after = self._change(lambda head: committed(head or Head(), new, run=self.run, keep=keep))
+        after = self._change(
+            lambda head: committed(head or Head(), new, run=self.run, keep=keep, keep_every=keep_every)
+        )
         landed = next((commit for commit in after.commits if commit.digest == digest), None)
         if landed is not None:
             self.place.put(f"{prefix}COMMIT", json.dumps(asdict(landed)).encode(), at="checkpoint.commit.put")
         return landed
+
+    def choose_step(self, step: int) -> Head:
+        """Make the next attempt resume from `step`. Raises `CheckpointMissing`."""
+        return self._change(lambda head: chosen(head or Head(), step, run=self.run))
+
+    def remove_step(self, step: int) -> int:
+        """Remove the commits of `step`, HEAD first; returns the number of objects. Raises `CheckpointMissing`."""
+        gone: tuple[Commit, ...] = ()
+
+        def smaller(head: Head | None) -> Head:
+            nonlocal gone
+            after, gone = without(head or Head(), step, run=self.run)
+            return after
+
+        self._change(smaller)
+        prefixes = [_prefix(self.run, commit.step, commit.attempt) for commit in gone]
+        keys = sorted((key for prefix in prefixes for key in self.place.keys(prefix)), key=_removal_order)
+        for key in keys:
+            self.place.remove(key, at="checkpoint.remove.commit")
+        return len(keys)
+
+    def remove_all(self) -> int:
+        """Remove everything of the run, HEAD last; returns the number of objects. For a run that has ended."""
+        keys = sorted(self.place.keys(f"ckpt/{self.run}/"), key=_removal_order)
+        for key in sorted(keys, key=lambda key: "/HEAD" in key):
+            self.place.remove(key, at="checkpoint.remove.run")
+        return len(keys)
 
     def manifest(self, commit: Commit) -> Manifest:
         """A commit's manifest, verified. Raises `Torn`."""

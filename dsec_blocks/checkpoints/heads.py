@@ -7,11 +7,11 @@ torn checkpoint a run continues from an older step, and its later commits outran
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dsec_blocks.model.errors import CheckpointFenced
+from dsec_blocks.model.errors import CheckpointFenced, CheckpointMissing
 
 SCHEMA = 1
 
@@ -43,11 +43,19 @@ class Head:
     """The last value of DSEC_FRESH_START that was obeyed: each value starts over once."""
     committed_ever: bool = False
     """Whether there is anything to lose: distinguishes "none yet" from "all gone"."""
+    resume_from: str | None = None
+    """Digest of the commit that somebody chose to go back to; until a later generation commits, only it is tried."""
 
     @property
     def newest_first(self) -> tuple[Commit, ...]:
         """The commits in the order in which a resume tries them."""
         return tuple(sorted(self.commits, key=lambda commit: commit.order, reverse=True))
+
+    @property
+    def to_try(self) -> tuple[Commit, ...]:
+        """What a resume may use, in order: a choice that somebody made is not replaced by another commit."""
+        chosen = tuple(commit for commit in self.commits if commit.digest == self.resume_from)
+        return chosen if self.resume_from is not None else self.newest_first
 
     def to_json(self) -> dict[str, Any]:
         """JSON-ready fields."""
@@ -75,8 +83,10 @@ def raised(head: Head | None, *, run: str, attempt: int | None, fresh: str = "")
     return dataclasses.replace(head, generation=generation, base=base)
 
 
-def committed(head: Head, commit: Commit, *, run: str, keep: int) -> Head:
+def committed(head: Head, commit: Commit, *, run: str, keep: int, keep_every: int = 0) -> Head:
     """HEAD with one more commit, the newest `keep` kept, and the one the generation resumed from.
+
+    With `keep_every` the first commit of each so many steps is kept as well, for good.
 
     Returns `head` itself when there is nothing to add: the commit is there, or a later one of its attempt is.
 
@@ -89,8 +99,52 @@ def committed(head: Head, commit: Commit, *, run: str, keep: int) -> Head:
         return head
     parent = max(own, key=lambda known: known.step).digest if own else head.base
     commits = Head(commits=(*head.commits, dataclasses.replace(commit, parent=parent))).newest_first
-    kept = tuple(c for i, c in enumerate(commits) if i < max(1, keep) or c.digest == head.base)
-    return dataclasses.replace(head, commits=kept, committed_ever=True)
+    lasting = milestones(commits, keep_every)
+    kept = tuple(c for i, c in enumerate(commits) if i < max(1, keep) or c.digest == head.base or c in lasting)
+    return dataclasses.replace(head, commits=kept, committed_ever=True, resume_from=None)
+
+
+def milestones(commits: Sequence[Commit], every: int) -> frozenset[Commit]:
+    """The earliest commit of each `every` steps, the first `every` left out; none if `every` is 0."""
+    earliest: dict[int, Commit] = {}
+    for commit in commits:
+        period = commit.step // every if every else 0
+        if period and (period not in earliest or _age(commit) < _age(earliest[period])):
+            earliest[period] = commit
+    return frozenset(earliest.values())
+
+
+def chosen(head: Head, step: int, *, run: str) -> Head:
+    """HEAD whose next attempt resumes from the newest commit of `step`. Nothing is removed by it.
+
+    Raises `CheckpointMissing` when there is none.
+    """
+    commit = with_step(head, step, run=run)
+    return dataclasses.replace(head, resume_from=commit.digest)
+
+
+def without(head: Head, step: int, *, run: str) -> tuple[Head, tuple[Commit, ...]]:
+    """HEAD without the commits of `step`, and those. Raises `CheckpointMissing` when there is none."""
+    with_step(head, step, run=run)
+    gone = tuple(commit for commit in head.commits if commit.step == step)
+    digests = {commit.digest for commit in gone}
+    kept = tuple(commit for commit in head.commits if commit not in gone)
+    base = None if head.base in digests else head.base
+    resume_from = None if head.resume_from in digests else head.resume_from
+    return dataclasses.replace(head, commits=kept, base=base, resume_from=resume_from), gone
+
+
+def with_step(head: Head, step: int, *, run: str) -> Commit:
+    """The newest commit of `step`. Raises `CheckpointMissing` naming the steps that there are."""
+    found = next((commit for commit in head.newest_first if commit.step == step), None)
+    if found is None:
+        steps = ", ".join(str(known) for known in sorted({commit.step for commit in head.commits})) or "none"
+        raise CheckpointMissing(f"run {run}: there is no commit of step {step}; there are: {steps}")
+    return found
+
+
+def _age(commit: Commit) -> tuple[int, int]:
+    return (commit.step, commit.attempt)
 
 
 def resumed(head: Head, *, base: Commit | None, torn: tuple[Commit, ...]) -> Head:

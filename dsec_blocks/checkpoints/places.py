@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol
 from uuid import uuid4
 
 from dsec_blocks.gateways import files
+from dsec_blocks.gateways.inventory import abort_upload, unfinished_uploads
 from dsec_blocks.gateways.objects import Bucket, ObjectMissing, PreconditionFailed, Stored
 from dsec_blocks.model.errors import StoreUnusable
 
@@ -49,6 +50,9 @@ class Place(Protocol):
 
     def remove(self, key: str, *, at: str) -> None:
         """Remove an object; one that is gone is fine."""
+
+    def drop_unfinished(self, *, before: float) -> int:
+        """Remove what writers left behind that died before the time `before`; returns how much there was."""
 
     def head(self, run: str) -> SeenHead | None:
         """The run's HEAD, or None."""
@@ -99,6 +103,17 @@ class Directory:
         for parent in path.parents:
             if parent in (self.root, *self.root.parents) or not files.remove_empty(parent):
                 return
+
+    def drop_unfinished(self, *, before: float) -> int:
+        """Temporary files: their names begin with a dot."""
+        dropped = 0
+        for key in list(self.keys("ckpt")):
+            path = self.root / key
+            with suppress(FileNotFoundError):
+                if path.name.startswith(".") and path.stat().st_mtime < before:
+                    files.remove(path, at="checkpoint.janitor.remove")
+                    dropped += 1
+        return dropped
 
     def head(self, run: str) -> SeenHead | None:
         """The highest numbered HEAD file."""
@@ -181,6 +196,17 @@ class S3Prefix:
     def remove(self, key: str, *, at: str) -> None:
         """DELETE."""
         self.bucket.remove(self.prefix + key, at=at)
+
+    def drop_unfinished(self, *, before: float) -> int:
+        """Multipart uploads: invisible, and billed."""
+        stale = [
+            upload
+            for upload in unfinished_uploads(self.bucket, f"{self.prefix}ckpt/")
+            if upload.begun_at < before and upload.key.startswith(f"{self.prefix}ckpt/")
+        ]
+        for upload in stale:
+            abort_upload(self.bucket, upload, at="checkpoint.janitor.abort")
+        return len(stale)
 
     def head(self, run: str) -> SeenHead | None:
         """GET with the ETag."""

@@ -94,7 +94,7 @@ class Checkpoints:
         head = self._begin()
         torn: list[Commit] = []
         chosen: tuple[Commit, Shard] | None = None
-        for commit in head.newest_first:
+        for commit in head.to_try:
             shard = self._load(commit)
             if not self._seat.agree("torn", shard is None):
                 assert shard is not None

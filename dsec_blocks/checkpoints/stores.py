@@ -31,6 +31,8 @@ class StoreAddress:
     access_key_id: str | None = None
     secret_access_key: str | None = field(default=None, repr=False)
     keep: int = DEFAULT_KEEP
+    keep_every: int = 0
+    """Besides the newest, the first commit of each so many steps stays for good; 0: none."""
 
     def to_json(self) -> dict[str, Any]:
         """JSON-ready fields, the secret included: only for files that nobody else may read."""
@@ -106,6 +108,9 @@ def check(address: StoreAddress) -> None:
         swapped = place.swap_head(run, seen, {"commits": [], "test": 3})
         stale = place.swap_head(run, seen, {"commits": [], "test": 4})
         found = place.head(run)
+        content = os.urandom(4096)
+        place.put(f"ckpt/{run}/content", content, at="checkpoint.selftest.put")
+        came_back = place.get(f"ckpt/{run}/content")
         for key in list(place.keys(f"ckpt/{run}")):
             place.remove(key, at="checkpoint.selftest.remove")
     except (PreconditionFailed, OutcomeUnknown, ObjectStoreError, OSError) as error:
@@ -115,20 +120,31 @@ def check(address: StoreAddress) -> None:
             f"the checkpoint store {place.url} ignores conditional writes (If-Match, If-None-Match), so a run that was "
             "believed dead could overwrite a newer checkpoint; use another store or a newer version of this one"
         )
+    if came_back != content:
+        raise StoreUnusable(
+            f"the checkpoint store {place.url} does not give back what was put into it ({len(came_back)} bytes instead "
+            f"of {len(content)}): something on the way changes bodies (chunk trailers are known for it)"
+        )
 
 
 def _s3_address(url: str) -> StoreAddress:
     parts = urlsplit(url)
     query = {key: values[-1] for key, values in parse_qs(parts.query).items()}
-    unknown = set(query) - {"endpoint", "region", "keep"}
+    unknown = set(query) - {"endpoint", "region", "keep", "keep_every"}
     if unknown or not parts.netloc:
-        raise StoreUnusable(f"{url!r}: write s3://bucket/prefix, with ?endpoint=, &region= and &keep= if needed")
+        raise StoreUnusable(
+            f"{url!r}: write s3://bucket/prefix, with ?endpoint=, &region=, &keep= and &keep_every= if needed"
+        )
     keep = query.get("keep", str(DEFAULT_KEEP))
     if not keep.isdigit() or int(keep) < 1:
         raise StoreUnusable(f"{url!r}: keep={keep} is not a number of checkpoints (at least 1)")
+    keep_every = query.get("keep_every", "0")
+    if not keep_every.isdigit():
+        raise StoreUnusable(f"{url!r}: keep_every={keep_every} is not a number of steps (0: none)")
     return StoreAddress(
         url=f"s3://{parts.netloc}{parts.path}",
         endpoint_url=query.get("endpoint"),
         region=query.get("region"),
         keep=int(keep),
+        keep_every=int(keep_every),
     )

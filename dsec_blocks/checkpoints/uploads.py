@@ -8,6 +8,7 @@ node's disk.
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from dsec_blocks.model.errors import CheckpointError, CheckpointFenced
 
 POLL_SECONDS = 0.05
 RETRY_SECONDS = (0.2, 1.0, 5.0, 15.0)
+UNFINISHED_SECONDS = 86_400.0
+"""The age from which an upload that was neither completed nor aborted is somebody's who died."""
 PATIENCE_SECONDS = 600.0
 """How long an unreachable store is tried after the gang has left, before the run goes back to its last commit."""
 
@@ -86,7 +89,8 @@ class Uploader:
         log = CommitLog(spool_set.address.open(), spool_set.run)
         try:
             label = self._label(newest)
-            commit = log.commit(label, _in_rank_order(newest), keep=spool_set.address.keep)
+            address = spool_set.address
+            commit = log.commit(label, _in_rank_order(newest), keep=address.keep, keep_every=address.keep_every)
         except CheckpointFenced as error:
             say(str(error))
             spool_set.discard(newest)
@@ -100,6 +104,9 @@ class Uploader:
         if commit is not None:
             self._tell("committed", step=commit.step, seconds=max(0.0, self.clock.now() - label.started_at))
         spool_set.discard(newest)
+        if spool_set.path not in self._swept:
+            with suppress(OSError):  # a store that refuses to list them keeps no checkpoint from being committed
+                log.place.drop_unfinished(before=self.clock.now() - UNFINISHED_SECONDS)
         if spool_set.path not in self._swept or commit is not None:
             self._swept.add(spool_set.path)
             log.sweep()

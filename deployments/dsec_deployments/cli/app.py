@@ -6,6 +6,7 @@ import typer
 
 from dsec_deployments.cli import (
     cache,
+    checkpoint,
     demo,
     deploy,
     down,
@@ -70,6 +71,7 @@ app.add_typer(incident.app, name="incident", rich_help_panel=_OPERATORS)
 app.command("what-if", rich_help_panel=_POOL)(what_if.what_if)
 app.command(rich_help_panel=_POOL)(simulate.simulate)
 app.add_typer(cache.app, name="cache", rich_help_panel=_ON_THIS_MACHINE)
+app.add_typer(checkpoint.app, name="checkpoint", rich_help_panel=_RUNS)
 app.add_typer(team.app, name="team", rich_help_panel=_POOL)
 app.add_typer(policy.app, name="policy", rich_help_panel=_POOL)
 app.add_typer(ledger.app, name="ledger", rich_help_panel=_POOL)

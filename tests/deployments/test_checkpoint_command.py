@@ -1,0 +1,65 @@
+"""`dsec checkpoint` on a store with a run in it: what a person types, and one line for every mistake."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dsec_blocks.checkpoints import StoreAddress, open_store
+from tests.blocks.checkpoints.ranks import Ranks
+from tests.deployments.test_command import dsec
+
+pytestmark = pytest.mark.slow
+RUN = "11111111-2222-3333-4444-555555555555"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> StoreAddress:
+    address = open_store(tmp_path / "store")
+    ranks = Ranks(address, tmp_path, run=RUN)
+    ranks.restore()
+    for step in (10, 20):
+        ranks.save(step)
+    return address
+
+
+def run(store: StoreAddress, tmp_path: Path, *words: str):
+    (tmp_path / "home").mkdir(exist_ok=True)
+    return dsec("checkpoint", *words, "--store", store.url, home=tmp_path / "home")
+
+
+def test_commits_are_listed_verified_exported_chosen_and_removed(store: StoreAddress, tmp_path: Path) -> None:
+    listed = json.loads(run(store, tmp_path, "ls", "1111", "--json").stdout)
+    assert [entry["step"] for entry in listed] == [20, 10]
+    assert run(store, tmp_path, "verify", "1111").returncode == 0
+    assert run(store, tmp_path, "resume", "1111", "--from", "10").returncode == 0
+    assert "resumes here next" in run(store, tmp_path, "ls", "1111").stdout
+    assert run(store, tmp_path, "export", "1111", str(tmp_path / "out"), "--step", "10").returncode == 0
+    assert (tmp_path / "out" / "rank-00000.json").exists()
+    assert run(store, tmp_path, "rm", "1111", "--step", "20").returncode == 0
+    assert run(store, tmp_path, "rm", "1111", "--all").returncode == 0
+    assert "no checkpoints" in run(store, tmp_path, "ls").stdout
+
+
+def test_a_broken_commit_is_named_and_the_exit_code_says_so(store: StoreAddress, tmp_path: Path) -> None:
+    (shard,) = [key for key in store.open().keys(f"ckpt/{RUN}/000000000010/") if "rank-" in key]
+    (tmp_path / "store" / shard).write_bytes(b"torn")
+    verified = run(store, tmp_path, "verify", "1111")
+    assert verified.returncode == 1
+    assert "step 20 of attempt 1: whole" in verified.stdout and "step 10 of attempt 1: broken" in verified.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("ls", "9999"), "no run of that name has any"),
+        (("verify", "1111", "--step", "11"), "there is no commit of step 11; there are: 10, 20"),
+        (("rm", "1111"), "say which: --step STEP"),
+        (("resume", "1111", "--from", "3"), "there is no commit of step 3"),
+    ],
+)
+def test_a_mistake_is_one_line(store: StoreAddress, tmp_path: Path, words: tuple[str, ...], told: str) -> None:
+    answer = run(store, tmp_path, *words)
+    assert answer.returncode != 0
+    assert told in answer.stderr + answer.stdout
+    assert "Traceback" not in answer.stderr
