@@ -39,11 +39,7 @@ def test_within_a_window_only_those_it_is_for_start_on_its_devices() -> None:
         snapshot, waiting("one", "4", waited=99), waiting("two", "4"), waiting("of-b", "4", team="b", waited=1)
     )
     assert admitted(result) == {"one": ["n2"], "of-b": ["n1"]}
-    assert texts(result)["two"] == (
-        "needs 4 GPUs on one node; what is free is kept: reserved for team b by ops: demo"
-        if "of-b" not in admitted(result)
-        else texts(result)["two"]
-    )
+    assert why(result) == {"two": "waits-for-capacity"}
 
 
 def test_whoever_waits_is_told_for_whom_the_devices_are_kept() -> None:
