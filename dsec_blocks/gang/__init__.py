@@ -36,9 +36,12 @@ def _gang(
     nodes: int | None = None,
     min_nodes: int | None = None,
     devices_per_node: int | None = None,
-    gpu_model: str | None = None,
+    gpu_model: str | Sequence[str] | None = None,
     gpu_memory: str | None = None,
     sharing: str | None = None,
+    share: str | None = None,
+    cpus: float | None = None,
+    memory: str | None = None,
     topology: str | None = None,
     priority: int | None = None,
     kind: str | None = None,
@@ -57,10 +60,12 @@ def _gang(
     Raises `InvalidRequest`, naming the field.
     """
     given = {
-        "nodes": nodes, "min_nodes": min_nodes, "devices_per_node": devices_per_node, "gpu_model": gpu_model,
-        "gpu_memory": gpu_memory, "sharing": sharing, "topology": topology, "priority": priority, "kind": kind,
-        "preemptible": preemptible, "grace": grace, "max_runtime": max_runtime,
-        "inputs": None if inputs is None else [*inputs], "image": image, "env": None if env is None else dict(env),
+        "nodes": nodes, "min_nodes": min_nodes, "devices_per_node": devices_per_node,
+        "gpu_model": gpu_model if gpu_model is None or isinstance(gpu_model, str) else [*gpu_model],
+        "gpu_memory": gpu_memory, "sharing": sharing, "share": share, "cpus": cpus, "memory": memory,
+        "topology": topology, "priority": priority, "kind": kind, "preemptible": preemptible, "grace": grace,
+        "max_runtime": max_runtime, "inputs": None if inputs is None else [*inputs], "image": image,
+        "env": None if env is None else dict(env),
     }  # fmt: skip
     asked = {name: value for name, value in given.items() if value is not None}
     if isinstance(inputs, str):

@@ -29,10 +29,17 @@ class Device:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """A machine with devices. `topology` is its path from the widest level down, without the node itself."""
+    """A machine with devices.
+
+    `topology` is its path from the widest level down, without the node itself: zone, block, rack; zone, rack; or rack.
+    """
 
     name: str
     devices: tuple[Device, ...] = ()
     topology: tuple[str, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
     schedulable: bool = True
+    cpus: float | None = None
+    """Processors that gangs may use; None: not known, and not counted."""
+    memory_bytes: int | None = None
+    """The same of main memory."""

@@ -5,10 +5,12 @@ the only reader of all three.
 """
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
+from fractions import Fraction
 from typing import Any, TypeVar
 
 from dsec_blocks.model.errors import InvalidRequest
@@ -25,22 +27,32 @@ class Kind(StrEnum):
 
 
 class Sharing(StrEnum):
-    """How much of a card one device of the request is. `auto` takes a whole card until slices are offered."""
+    """How much of a card one device of the request is.
+
+    `auto`: what its memory needs, whole cards first. `slice`: a part with memory of its own (a MIG profile or a
+    fraction). `time-slice`: a part of the card's time.
+    """
 
     AUTO = "auto"
     WHOLE = "whole"
+    SLICE = "slice"
+    TIME_SLICE = "time-slice"
 
 
 class Topology(StrEnum):
     """How tightly the gang's devices must sit together.
 
-    `node-domain`: each member's devices share one NVLink domain. `domain`: all devices of the gang do.
-    `preferred`: the tightest that is free.
+    `node-domain`: each member's devices share one NVLink domain. `domain`: all devices of the gang do. `rack`, `block`,
+    `zone`: all members lie in one. `spread`: no two members in the same rack. `preferred`: the tightest that is free.
     """
 
     PREFERRED = "preferred"
     NODE_DOMAIN = "node-domain"
     DOMAIN = "domain"
+    RACK = "rack"
+    BLOCK = "block"
+    ZONE = "zone"
+    SPREAD = "spread"
 
 
 _Choice = TypeVar("_Choice", bound=StrEnum)
@@ -48,6 +60,10 @@ _Choice = TypeVar("_Choice", bound=StrEnum)
 MAX_NODES = 4096
 MAX_DEVICES_PER_NODE = 64
 MAX_PRIORITY = 1000
+MAX_CPUS = 4096
+WHOLE_MILLI = 1000
+_MIG_SLICES = 7
+_PROFILE = re.compile(r"(?P<slices>[1-7])g\.(?P<memory>\d+)gb(\+me)?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +72,8 @@ class GangRequest:
 
     `min_nodes` is the smallest shape it accepts (equal to `nodes` unless elastic). No devices make a CPU-only gang.
     `grace_seconds` is how long an eviction waits for the snapshot; `max_runtime_seconds` is enforced, and what lets
-    the gang pass a waiting head of line.
+    the gang pass a waiting head of line. `gpu_model` may name several that will do ("H100|H200"). `share` is the part
+    of a card that each device is ("3g.40gb", "0.5"); `cpus` and `memory_bytes` are for each member.
     """
 
     nodes: int = 1
@@ -65,6 +82,9 @@ class GangRequest:
     gpu_model: str | None = None
     gpu_memory_bytes: int | None = None
     sharing: Sharing = Sharing.AUTO
+    share: str | None = None
+    cpus: float | None = None
+    memory_bytes: int | None = None
     topology: Topology = Topology.PREFERRED
     priority: int = 0
     kind: Kind = Kind.TRAINING
@@ -81,6 +101,16 @@ class GangRequest:
         return self.nodes * self.devices_per_node
 
     @property
+    def gpu_models(self) -> tuple[str, ...]:
+        """The models that will do; empty when any will."""
+        return tuple(filter(None, (model.strip() for model in (self.gpu_model or "").split("|"))))
+
+    @property
+    def share_milli(self) -> int:
+        """Thousandths of a card that each device is; a MIG profile counts by its compute slices of seven."""
+        return WHOLE_MILLI if self.share is None else parse_share(self.share)
+
+    @property
     def evictable(self) -> bool:
         """Whether any gang may ever evict this one."""
         return self.preemptible and self.kind is not Kind.INFERENCE
@@ -90,7 +120,8 @@ class GangRequest:
         if self.devices == 0:
             return f"{self.nodes} CPU-only members" if self.nodes > 1 else "CPU only"
         shape = f"{self.nodes}×{self.devices_per_node}" if self.nodes > 1 else f"{self.devices_per_node}"
-        return f"{shape} {self.gpu_model or ('GPU' if self.devices == 1 else 'GPUs')}"
+        model = " or ".join(self.gpu_models) or ("GPU" if self.devices == 1 else "GPUs")
+        return f"{shape} {model}" if self.share is None else f"{shape} × {self.share} of {model}"
 
     def to_json(self) -> dict[str, Any]:
         """JSON-ready fields; `GangRequest.from_json` is the inverse."""
@@ -109,8 +140,8 @@ class GangRequest:
 
 
 REQUEST_VARIABLES = (
-    "nodes", "min_nodes", "devices_per_node", "gpu_model", "gpu_memory", "sharing", "topology", "priority", "kind",
-    "preemptible", "grace", "max_runtime", "inputs", "image", "env",
+    "nodes", "min_nodes", "devices_per_node", "gpu_model", "gpu_memory", "sharing", "share", "cpus", "memory",
+    "topology", "priority", "kind", "preemptible", "grace", "max_runtime", "inputs", "image", "env",
 )  # fmt: skip
 """The job variables that make up a gang request, in the order of the form."""
 
@@ -139,9 +170,12 @@ def parse_request(variables: Mapping[str, Any]) -> GangRequest:
         nodes=nodes,
         min_nodes=min_nodes,
         devices_per_node=_whole(given, "devices_per_node", 0, low=0, high=MAX_DEVICES_PER_NODE),
-        gpu_model=_text(given, "gpu_model"),
+        gpu_model=_models(given),
         gpu_memory_bytes=None if memory is None else parse_memory(str(memory), field="gpu_memory"),
         sharing=_choice(given, "sharing", Sharing, Sharing.AUTO),
+        share=_text(given, "share"),
+        cpus=_cpus(given),
+        memory_bytes=None if given.get("memory") is None else parse_memory(str(given["memory"]), field="memory"),
         topology=_choice(given, "topology", Topology, Topology.PREFERRED),
         priority=_whole(given, "priority", 0, low=0, high=MAX_PRIORITY),
         kind=_choice(given, "kind", Kind, Kind.TRAINING),
@@ -158,7 +192,61 @@ def parse_request(variables: Mapping[str, Any]) -> GangRequest:
         raise InvalidRequest(f"max_runtime: {max_runtime!r} leaves no time to run; leave it out for no limit")
     if request.devices == 0 and (request.gpu_model or request.gpu_memory_bytes):
         raise InvalidRequest("devices_per_node: 0, but gpu_model or gpu_memory is set; ask for at least one device")
+    _check_share(request)
     return request
+
+
+def parse_share(text: str) -> int:
+    """Thousandths of a card in "3g.40gb", "0.5", "50%" or "1/2".
+
+    Raises `InvalidRequest`.
+    """
+    profile = _PROFILE.fullmatch(text.strip().lower())
+    if profile:
+        return min(WHOLE_MILLI, int(profile["slices"]) * WHOLE_MILLI // _MIG_SLICES)
+    value = 0.0
+    with suppress(ValueError, ZeroDivisionError, OverflowError):
+        value = float(Fraction(text[:-1].strip()) / 100 if text.endswith("%") else Fraction(text.strip()))
+    milli = round(value * WHOLE_MILLI)
+    if not 1 <= milli <= WHOLE_MILLI:
+        raise InvalidRequest(f"share: {text!r} is no part of a card; write 0.5, 50%, 1/2, or a profile such as 3g.40gb")
+    return milli
+
+
+def _check_share(request: GangRequest) -> None:
+    """Refuse what no adapter can carry out yet, so that nobody who asks for a part is given (and charged) the whole."""
+    if request.share is not None:
+        parse_share(request.share)
+        if request.sharing is Sharing.WHOLE:
+            raise InvalidRequest(f"share: {request.share} of a card, but sharing is whole; leave one of them out")
+    if request.share is not None or request.sharing in (Sharing.SLICE, Sharing.TIME_SLICE):
+        asked = f"share: {request.share}" if request.share is not None else f"sharing: {request.sharing}"
+        raise InvalidRequest(
+            f"{asked} asks for a part of a card, which no worker can hand out yet; ask for whole cards"
+        )
+
+
+def _models(given: Mapping[str, Any]) -> str | None:
+    """One model, several joined by "|", or a list of them."""
+    value = given.get("gpu_model")
+    if isinstance(value, (list, tuple)) and value and all(isinstance(model, str) for model in value):
+        value = "|".join(value)
+    text = _text({"gpu_model": value}, "gpu_model")
+    if text is not None and not all(model.strip() for model in text.split("|")):
+        raise InvalidRequest(f"gpu_model: {text!r} has an empty name; write one model, or several as H100|H200")
+    return text
+
+
+def _cpus(given: Mapping[str, Any]) -> float | None:
+    value = given.get("cpus")
+    if value is None:
+        return None
+    if isinstance(value, str):
+        with suppress(ValueError):
+            value = float(value)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= MAX_CPUS:
+        raise InvalidRequest(f"cpus: {value!r} is not a number of processors from 0.001 to {MAX_CPUS}")
+    return round(float(value), 3)
 
 
 def _whole(given: Mapping[str, Any], name: str, default: Any, *, low: int, high: int) -> Any:

@@ -32,7 +32,9 @@ def test_choices_are_shown_with_their_values() -> None:
     properties = default_template()["variables"]["properties"]
     assert properties["kind"]["enum"] == ["training", "inference", "batch", "interactive"]
     assert properties["sharing"]["enum"] == ["auto", "whole"]
-    assert properties["topology"]["enum"] == ["preferred", "node-domain", "domain"]
+    assert properties["topology"]["enum"] == [
+        "preferred", "node-domain", "domain", "rack", "block", "zone", "spread",
+    ]  # fmt: skip
 
 
 def test_every_job_variable_reaches_the_job_configuration() -> None:

@@ -14,6 +14,7 @@ from prefect.workers.base import BaseJobConfiguration, BaseVariables
 from pydantic import Field, PrivateAttr
 
 from dsec_blocks.model.requests import (
+    MAX_CPUS,
     MAX_DEVICES_PER_NODE,
     MAX_NODES,
     MAX_PRIORITY,
@@ -49,7 +50,9 @@ class GangVariables(BaseVariables):
         description="GPUs on each node. 0 makes a run that needs no GPU.",
     )
     gpu_model: str | None = Field(
-        default=None, title="GPU model", description="For example H100. Leave empty to take any model."
+        default=None,
+        title="GPU model",
+        description="For example H100, or several that will do: H100|H200. Leave empty to take any model.",
     )
     gpu_memory: str | None = Field(
         default=None,
@@ -60,13 +63,32 @@ class GangVariables(BaseVariables):
         default=Sharing.AUTO,
         title="Sharing",
         description="auto lets DSec choose; whole insists on whole cards.",
+        json_schema_extra={"enum": [Sharing.AUTO, Sharing.WHOLE]},  # nobody can hand out parts of a card yet
+    )
+    share: str | None = Field(
+        default=None,
+        title="Part of a GPU",
+        description="Refused until workers can hand out parts of a GPU; leave empty for whole GPUs.",
+    )
+    cpus: float | None = Field(
+        default=None,
+        gt=0,
+        le=MAX_CPUS,
+        title="CPUs per node",
+        description="Processors for each member. Leave empty to take whatever is there.",
+    )
+    memory: str | None = Field(
+        default=None,
+        title="Memory per node",
+        description="Main memory for each member, with its unit, for example 64GiB. Leave empty for no bound.",
     )
     topology: Topology = Field(
         default=Topology.PREFERRED,
         title="Topology",
         description=(
             "How close the GPUs must be: preferred takes the closest that are free, node-domain wants one NVLink "
-            "domain on each node, domain wants one NVLink domain for the whole run."
+            "domain on each node, domain wants one NVLink domain for the whole run; rack, block and zone want all "
+            "nodes in one, spread wants every node in another rack."
         ),
     )
     priority: int = Field(
@@ -153,6 +175,9 @@ class GangJobConfiguration(BaseJobConfiguration):
     gpu_model: Any = None
     gpu_memory: Any = None
     sharing: Any = None
+    share: Any = None
+    cpus: Any = None
+    memory: Any = None
     topology: Any = None
     priority: Any = None
     kind: Any = None

@@ -39,7 +39,8 @@ GI = 1 << 30
         ({"kind": "trainig"}, "kind: 'trainig' is not one of training, inference, batch, interactive"),
         ({"kind": ["training"]}, "kind: ['training'] is not one of training, inference, batch, interactive"),
         ({"sharing": "half"}, "sharing: 'half' is not one of auto, whole, slice, time-slice"),
-        ({"topology": "shelf"}, "topology: 'shelf' is not one of preferred, node-domain, domain, rack, block, zone, spread"),
+        ({"topology": "shelf"}, "topology: 'shelf' is not one of preferred, node-domain, domain, "
+         "rack, block, zone, spread"),
         ({"preemptible": "yes"}, "preemptible: 'yes' is neither true nor false"),
         ({"grace": "soon"}, "grace: 'soon' is not a duration; write for example '30s', '15min' or '2h'"),
         ({"grace": -1}, "grace: a duration cannot be -1"),

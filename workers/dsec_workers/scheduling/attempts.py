@@ -77,7 +77,8 @@ class Attempts:
 
     def _without_devices(self, number: int, kind: GangClass) -> tuple[Admit, Effect] | None:
         trial = self.trial
-        seats = cpu_seats(trial.fleet.node_schedulable & ~trial.closed, trial.load, kind.request.nodes)
+        shape = Shape.of(kind.request, kind.request.nodes)
+        seats = cpu_seats(trial.fleet.node_schedulable & ~trial.closed, trial.load, shape, trial.free.hosts)
         if seats is None:
             return None
         nothing = [np.empty(0, np.int64)] * kind.request.nodes
@@ -86,14 +87,14 @@ class Attempts:
     def _in_room(self, room: Room, number: int, kind: GangClass) -> tuple[Admit, Effect] | None:
         trial, free = self.trial, room is self.trial.free
         avoided = trial.avoided(kind, number, by_contract=free)
-        found = self._seats(room, kind, avoided)
+        found = self._seats(room, number, kind, avoided)
         why = "fits in free devices" if free else "fits once gangs that are leaving have left"
         if found is not None:
             return self._enter(number, kind, *found, why=why)
         passable = self._passable(number, kind, avoided) if free else set()
         if not passable:
             return None
-        found = self._seats(room, kind, tuple(index for index in avoided if index not in passable))
+        found = self._seats(room, number, kind, tuple(index for index in avoided if index not in passable))
         if found is None:
             return None
         taken = np.concatenate(found[1])
@@ -116,14 +117,16 @@ class Attempts:
             and keep.run_id not in kind.never_evicted_by
         }
 
-    def _seats(self, room: Room, kind: GangClass, avoided: tuple[int, ...]) -> tuple[Seats, list[Ints]] | None:
+    def _seats(
+        self, room: Room, number: int, kind: GangClass, avoided: tuple[int, ...]
+    ) -> tuple[Seats, list[Ints]] | None:
         trial, shape = self.trial, kind.least
         key = (kind.pool.label, shape, avoided)
         failures = self._no_room[room is trial.free]
         if key in failures:
             return None
         view = trial.view(room, kind, avoided)
-        seats = find_seats(trial.fleet, view, shape)
+        seats = find_seats(trial.fleet, view, shape, trial.saved(number))
         if seats is None:
             failures.add(key)
             return None
@@ -169,7 +172,8 @@ class Attempts:
                 trial.cut_short.add(trial.queue[number].run_id)
         else:
             freed = view.free | search.freed(chosen.options)
-            seats = find_seats(trial.fleet, view_of(trial.fleet, freed), shape)
+            hosts = trial.hosts_after(option.slot for option in chosen.options if option.how is How.EVICT)
+            seats = find_seats(trial.fleet, view_of(trial.fleet, freed, hosts), shape)
         if chosen is None or seats is None or not search.minimal(chosen.options):
             self._no_victims.add(key)
             return None

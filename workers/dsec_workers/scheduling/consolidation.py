@@ -33,7 +33,8 @@ def find_homes(fleet: Fleet, free_now: Bools, movers: Sequence[tuple[int, Runnin
     for slot, gang in sorted(movers, key=lambda pair: (-len(pair[1].placement.devices), pair[1].run_id)):
         shape = present_shape(gang)
         view = view_of(fleet, free & fleet.pool_of(gang.request).mask)
-        seats = find_seats(fleet, view, shape)
+        # What is free beside the cards is not known here: a gang that needs some of it stays where it is.
+        seats = None if gang.request.cpus or gang.request.memory_bytes else find_seats(fleet, view, shape)
         if seats is None:
             return None
         devices = pick_devices(fleet, view.free, seats, shape)

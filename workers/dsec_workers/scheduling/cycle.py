@@ -17,6 +17,7 @@ from dsec_workers.scheduling.elastic import deal_surplus, grow
 from dsec_workers.scheduling.holds import Holds
 from dsec_workers.scheduling.order import GangClass, Order
 from dsec_workers.scheduling.policy import Policy
+from dsec_workers.scheduling.prospects import expecting
 from dsec_workers.scheduling.quota import Quota
 from dsec_workers.scheduling.snapshot import QueuedGang, RunningGang, Snapshot
 from dsec_workers.scheduling.sorting import Sorting
@@ -44,6 +45,7 @@ class _Cycle:
         quota = Quota(snapshot, asked, policy, now)
         self.sorting = Sorting(snapshot, due, quota, policy, now)
         self.queue, self.classes = self.sorting.queue, self.sorting.classes
+        snapshot = self.snapshot = expecting(snapshot, self.classes, policy)
         self.order = Order(self.queue, self.classes, quota, policy, now)
         self.trial = Trial(snapshot, self.queue, quota, policy, now)
         self.attempts = Attempts(self.trial)

@@ -11,7 +11,7 @@ import numpy as np
 
 from dsec_blocks.model.requests import Topology
 from dsec_workers.scheduling.fleet import Bools, Fleet, Ints
-from dsec_workers.scheduling.placement import Shape
+from dsec_workers.scheduling.placement import BY_ISLAND, LEVELS, Shape
 from dsec_workers.scheduling.room import View
 
 
@@ -56,7 +56,7 @@ class Domains:
 
     def __init__(self, fleet: Fleet, view: View, shape: Shape, takeable: Bools, holder: Ints, slots: int) -> None:
         self.fleet, self.view, self.shape = fleet, view, shape
-        by_islands = shape.topology is not Topology.PREFERRED
+        by_islands = shape.topology in BY_ISLAND
         self.unit_of: Ints = fleet.device_island if by_islands else fleet.device_node
         self.node_of: Ints = fleet.island_node if by_islands else np.arange(len(fleet.nodes))
         self.base: Ints = view.island_free if by_islands else view.node_free
@@ -76,9 +76,14 @@ class Domains:
 
     def groups(self) -> list[Domain]:
         """The domains for a gang of several members."""
-        groups = self.fleet.island_domain if self.shape.topology is Topology.DOMAIN else np.zeros(len(self.base), int)
+        if self.shape.topology in LEVELS:
+            groups = self.fleet.named_levels[LEVELS[self.shape.topology]]
+        else:
+            groups = (
+                self.fleet.island_domain if self.shape.topology is Topology.DOMAIN else np.zeros(len(self.base), int)
+            )
         by_group: dict[int, list[int]] = {}
-        for unit in np.flatnonzero(self.able).tolist():
+        for unit in np.flatnonzero(self.able & (groups >= 0)).tolist():
             by_group.setdefault(int(groups[unit]), []).append(unit)
         return [domain for units in by_group.values() if (domain := self.domain(units)) is not None]
 

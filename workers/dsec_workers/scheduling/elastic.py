@@ -16,7 +16,7 @@ from dsec_workers.scheduling.cost import overhead_seconds, resize_cost
 from dsec_workers.scheduling.decisions import Admit, Resize
 from dsec_workers.scheduling.fleet import Bools, Ints
 from dsec_workers.scheduling.order import GangClass
-from dsec_workers.scheduling.placement import Shape, find_seats, pick_devices, placement_of
+from dsec_workers.scheduling.placement import LEVELS, Shape, find_seats, pick_devices, placement_of
 from dsec_workers.scheduling.room import view_of
 from dsec_workers.scheduling.shadow import kept_devices
 from dsec_workers.scheduling.snapshot import RunningGang
@@ -37,6 +37,7 @@ def deal_surplus(
         if (kind := class_of(admit.run_id)[1]).request.devices
         and len(admit.placement.members) < kind.request.nodes
         and not (admit.victims or admit.waits_for or admit.resizes or admit.moves)
+        and not (kind.request.cpus or kind.request.memory_bytes)
         and admit.run_id not in trial.conditional
     ]
     while hungry:
@@ -113,6 +114,8 @@ def grow(trial: Trial, waits_for_room: Callable[[RunningGang], bool]) -> list[Re
 def _may_grow(trial: Trial, gang: RunningGang) -> bool:
     slot = trial.snapshot.slots[gang.run_id]
     roster, policy = trial.roster, trial.policy
+    if gang.request.cpus or gang.request.memory_bytes:
+        return False  # what is free beside the cards is not known here
     lately = gang.moved_at is not None and trial.now - gang.moved_at < policy.move_interval_seconds
     return bool(roster.movable[slot] and roster.exposed[slot]) and not lately and gang.conditional_until is None
 
@@ -125,6 +128,9 @@ def _largest(trial: Trial, gang: RunningGang, free: Bools) -> tuple[Ints, Placem
     if request.topology is Topology.DOMAIN:
         domains = fleet.island_domain[fleet.device_island]
         mask &= np.isin(domains, domains[mine]) & (domains >= 0)
+    elif request.topology in LEVELS or request.topology is Topology.SPREAD:
+        level = fleet.named_levels[LEVELS.get(request.topology, "rack")][fleet.device_node]
+        mask &= np.isin(level, level[mine]) ^ (request.topology is Topology.SPREAD)
     view = view_of(fleet, mask)
     room = min(
         trial.quota.ceiling(team, request) - int(trial.quota.used[team]), trial.quota.user_room(team, gang.created_by)

@@ -4,8 +4,10 @@ Built once from the nodes and shared by every snapshot until a node changes. Dev
 order of node names, so equal clusters give equal numbers, whatever order the nodes were reported in.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +15,9 @@ import numpy.typing as npt
 from dsec_blocks.model.devices import Device, Health, Node
 from dsec_blocks.model.requests import GangRequest
 from dsec_blocks.model.units import format_memory
+
+if TYPE_CHECKING:
+    from dsec_workers.scheduling.prospects import Prospects
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -64,6 +69,13 @@ class Fleet:
     island_domain: Ints
     levels: tuple[Ints, ...]
     """Node → group number at each topology level, narrowest level first."""
+    named_levels: Mapping[str, Ints]
+    """The same for "rack", "block" and "zone", where a node without that level has −1."""
+    node_class: Ints
+    """Node → class of its first device, −1 without any."""
+    cpu_milli: Floats
+    """Node → processors, in thousandths; infinite where not known."""
+    memory_mib: Floats
     by_node: Ints
     """Device numbers per node, one row each, filled up with the number of devices (one past the last)."""
     by_island: Ints
@@ -71,6 +83,8 @@ class Fleet:
     node_number: dict[str, int] = field(repr=False)
     device_number: dict[str, int] = field(repr=False)
     source: tuple[Node, ...] = field(repr=False)
+    prospects: "Prospects | None" = field(default=None, repr=False)
+    """What a cycle expects to come; it decides between places that would do."""
     _pools: dict[tuple[str | None, int | None], ResourcePool] = field(default_factory=dict, repr=False)
     """Memo of `pool_of`: a pure function of the fleet."""
 
@@ -84,11 +98,11 @@ class Fleet:
         key = (request.gpu_model, request.gpu_memory_bytes)
         pool = self._pools.get(key)
         if pool is None:
+            models = {model.casefold() for model in request.gpu_models}
             chosen = tuple(
                 number
                 for number, kind in enumerate(self.classes)
-                if (key[0] is None or kind.model.casefold() == key[0].casefold())
-                and (key[1] is None or kind.memory_bytes >= key[1])
+                if (not models or kind.model.casefold() in models) and (key[1] is None or kind.memory_bytes >= key[1])
             )
             same = next((p for p in self._pools.values() if p.classes == chosen), None)
             pool = same or ResourcePool(
@@ -149,6 +163,12 @@ def build_fleet(nodes: Sequence[Node]) -> Fleet:
         island_node=np.array([node for node, _ in islands], np.int64),
         island_domain=np.array([domain for _, domain in islands], np.int64),
         levels=_levels(ordered),
+        named_levels=_named_levels(ordered),
+        node_class=_first_class(device_node, [class_number[d.model, d.memory_bytes] for d in devices], len(ordered)),
+        cpu_milli=np.array([inf if node.cpus is None else node.cpus * 1000 for node in ordered], float),
+        memory_mib=np.array(
+            [inf if node.memory_bytes is None else node.memory_bytes // 2**20 for node in ordered], float
+        ),
         by_node=_rows(nodes_of_devices, len(ordered)),
         by_island=_rows(np.array(device_island, np.int64), island_count),
         node_number={node.name: number for number, node in enumerate(ordered)},
@@ -179,3 +199,25 @@ def _levels(nodes: Sequence[Node]) -> tuple[Ints, ...]:
         if 1 < len(numbers) < len(nodes):
             levels.append(group)
     return tuple(levels)
+
+
+def _named_levels(nodes: Sequence[Node]) -> dict[str, Ints]:
+    """A path's last part is the rack; the one before it the zone, or the block when there is one before that."""
+    found: dict[str, Ints] = {}
+    for name, back in (("rack", 0), ("block", 1), ("zone", 2)):
+        numbers: dict[tuple[str, ...], int] = {}
+        groups = np.full(len(nodes), -1, np.int64)
+        for index, node in enumerate(nodes):
+            depth = len(node.topology)
+            length = max(depth - back, 1 if name == "zone" and depth > 1 else 0) if depth > 2 or back != 1 else 0
+            if length:
+                groups[index] = numbers.setdefault(node.topology[:length], len(numbers))
+        found[name] = groups
+    return found
+
+
+def _first_class(device_node: Sequence[int], classes: Sequence[int], count: int) -> Ints:
+    first = np.full(count, -1, np.int64)
+    for node, kind in zip(reversed(device_node), reversed(classes), strict=True):
+        first[node] = kind
+    return first

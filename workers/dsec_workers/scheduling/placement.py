@@ -1,8 +1,9 @@
 """Where a gang fits: by shape, in the smallest domain that holds it, leaving whole nodes and racks whole.
 
 One rule at every scale, after Kueue's best fit: of the domains that can hold the gang take the one with the least
-room, inside it the nodes with the least left over. Large gangs therefore find whole domains, and small ones fill
-what is already broken. Members sit on different nodes (a member is one per node).
+room, inside it the nodes that those likely to come would miss least (`prospects`), then those with the least left
+over. Large gangs therefore find whole domains, and small ones fill what is already broken. Members sit on different
+nodes (a member is one per node). Of equals the first by name.
 """
 
 from dataclasses import dataclass
@@ -10,18 +11,26 @@ from dataclasses import dataclass
 import numpy as np
 
 from dsec_blocks.model.gangs import MemberPlacement, Placement
-from dsec_blocks.model.requests import Topology
-from dsec_workers.scheduling.fleet import Bools, Fleet, Ints
+from dsec_blocks.model.requests import GangRequest, Topology
+from dsec_workers.scheduling.fleet import Bools, Fleet, Floats, Ints
+from dsec_workers.scheduling.hosts import Hosts, host_needs
 from dsec_workers.scheduling.room import View
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """`members` nodes with `devices` each, and how tightly."""
+    """`members` nodes with `devices` each, and how tightly; processors and memory are each member's."""
 
     members: int
     devices: int
     topology: Topology
+    cpu_milli: int = 0
+    memory_mib: int = 0
+
+    @classmethod
+    def of(cls, request: GangRequest, members: int) -> "Shape":
+        """The request with so many members."""
+        return cls(members, request.devices_per_node, request.topology, *host_needs(request))
 
     @property
     def total(self) -> int:
@@ -37,20 +46,41 @@ class Seats:
     islands: Ints
 
 
-def find_seats(fleet: Fleet, view: View, shape: Shape) -> Seats | None:
-    """The best place for `shape` among the view's free devices; None if it has none. O(nodes), deterministic."""
+LEVELS = {Topology.RACK: "rack", Topology.BLOCK: "block", Topology.ZONE: "zone"}
+"""The topology level that a gang must not leave."""
+BY_ISLAND = (Topology.NODE_DOMAIN, Topology.DOMAIN)
+"""Topologies whose members each sit in one island."""
+
+
+def find_seats(fleet: Fleet, view: View, shape: Shape, saved: Floats | None = None) -> Seats | None:
+    """The best place for `shape` among the view's free devices; None if it has none. O(nodes), deterministic.
+
+    `saved` is what each node is worth to this gang, in cards (its cache has some of the inputs).
+    """
+    view = _with_hosts(fleet, view, shape)
+    costs = _costs(fleet, view, shape, saved)
     if shape.members == 1:
-        return _one_member(fleet, view, shape)
-    seats = _within_nvlink(fleet, view, shape)
+        return _one_member(fleet, view, shape, costs)
+    if shape.topology is Topology.SPREAD:
+        return _spread(fleet, view, shape, costs)
+    within = fleet.named_levels[LEVELS[shape.topology]] if shape.topology in LEVELS else None
+    seats = _within_nvlink(fleet, view, shape, costs)
+    if seats is not None and within is not None and not _together(within[seats.nodes]):
+        seats = None
     if seats is not None or shape.topology is Topology.DOMAIN:
         return seats
     islands = _best_island(fleet, view, shape) if shape.topology is Topology.NODE_DOMAIN else None
     fits = view.node_free >= shape.devices if islands is None else islands >= 0
-    for level in fleet.levels:
-        nodes = _best_group(fleet, level, fits, view.node_free, shape)
-        if nodes is not None:
-            return Seats(nodes, np.full(len(nodes), -1) if islands is None else islands[nodes])
-    nodes = _tightest(fleet, np.flatnonzero(fits), view.node_free, shape)
+    if within is not None:
+        fits &= within >= 0
+    nodes = None
+    for level in (*fleet.levels, within) if within is not None else fleet.levels:
+        nodes = _best_group(fleet, level, fits, view.node_free, shape, costs)
+        if nodes is not None and (within is None or _together(within[nodes])):
+            break
+        nodes = None
+    if nodes is None and within is None:
+        nodes = _tightest(fleet, np.flatnonzero(fits), view.node_free, shape, costs)
     if nodes is None:
         return None
     return Seats(nodes, np.full(len(nodes), -1) if islands is None else islands[nodes])
@@ -58,8 +88,14 @@ def find_seats(fleet: Fleet, view: View, shape: Shape) -> Seats | None:
 
 def fits(fleet: Fleet, view: View, shape: Shape) -> bool:
     """Whether `find_seats` would find any, without choosing."""
+    view = _with_hosts(fleet, view, shape)
     usable = view.island_free >= shape.devices
-    if shape.topology is Topology.PREFERRED:
+    if shape.members > 1 and (shape.topology in LEVELS or shape.topology is Topology.SPREAD):
+        level = fleet.named_levels[LEVELS.get(shape.topology, "rack")]
+        counts = np.bincount(level[(view.node_free >= shape.devices) & (level >= 0)], minlength=1)
+        return bool((counts > 0).sum() >= shape.members if shape.topology is Topology.SPREAD
+                    else counts.max() >= shape.members)  # fmt: skip
+    if shape.topology not in BY_ISLAND:
         return int(np.count_nonzero(view.node_free >= shape.devices)) >= shape.members
     if shape.devices > 1 or (shape.topology is Topology.DOMAIN and shape.members > 1):
         usable &= fleet.island_domain >= 0
@@ -69,6 +105,27 @@ def fits(fleet: Fleet, view: View, shape: Shape) -> bool:
         return len(np.unique(fleet.island_node[usable])) >= shape.members
     counts = np.bincount(fleet.island_domain[usable], minlength=1)
     return int(counts.max(initial=0)) >= shape.members
+
+
+def _together(groups: Ints) -> bool:
+    return bool((groups == groups[0]).all() and groups[0] >= 0)
+
+
+def _with_hosts(fleet: Fleet, view: View, shape: Shape) -> View:
+    """The view without nodes that lack the processors or the memory."""
+    if view.hosts is None or not (shape.cpu_milli or shape.memory_mib):
+        return view
+    return view.on(fleet, view.hosts.able(shape.cpu_milli, shape.memory_mib))
+
+
+def _costs(fleet: Fleet, view: View, shape: Shape, saved: Floats | None) -> Floats | None:
+    """Per node, what a member there costs those who are likely to come, less what it saves itself."""
+    if fleet.prospects is None:
+        return None if saved is None else -saved
+    costs = fleet.prospects.costs(
+        view.node_free, shape.devices, cpu_milli=shape.cpu_milli, memory_mib=shape.memory_mib, hosts=view.hosts
+    )
+    return costs if saved is None else costs - saved
 
 
 def pick_devices(fleet: Fleet, free: Bools, seats: Seats, shape: Shape) -> list[Ints]:
@@ -89,17 +146,26 @@ def placement_of(fleet: Fleet, seats: Seats, devices: list[Ints]) -> Placement:
     )
 
 
-def cpu_seats(open_nodes: Bools, load: Ints, members: int) -> Seats | None:
-    """Nodes for a gang without devices: those with the fewest members, again and again; None if no node is open."""
-    candidates = np.flatnonzero(open_nodes)
-    if not len(candidates):
+def cpu_seats(open_nodes: Bools, load: Ints, shape: Shape, hosts: Hosts | None = None) -> Seats | None:
+    """Nodes for a gang without devices: those with the fewest members, again and again; None if no node is open.
+
+    A gang that asks for processors or memory gets no more members on a node than it has room for.
+    """
+    times = np.where(open_nodes, shape.members, 0)
+    if hosts is not None and (shape.cpu_milli or shape.memory_mib):
+        times = np.where(open_nodes, hosts.times(shape.cpu_milli, shape.memory_mib, shape.members), 0)
+    candidates = np.flatnonzero(times)
+    if times.sum() < shape.members:
         return None
     order = candidates[np.lexsort((candidates, load[candidates]))]
-    nodes = np.resize(order, members)
-    return Seats(nodes, np.full(members, -1))
+    rounds = [order[times[order] > turn] for turn in range(-(-shape.members // max(1, len(order))))]
+    while sum(map(len, rounds)) < shape.members:
+        rounds.append(order[times[order] > len(rounds)])
+    nodes = np.concatenate(rounds)[: shape.members]
+    return Seats(nodes, np.full(shape.members, -1))
 
 
-def _one_member(fleet: Fleet, view: View, shape: Shape) -> Seats | None:
+def _one_member(fleet: Fleet, view: View, shape: Shape, costs: Floats | None) -> Seats | None:
     need = shape.devices
     usable = view.island_free >= need
     if need > 1:
@@ -107,6 +173,9 @@ def _one_member(fleet: Fleet, view: View, shape: Shape) -> Seats | None:
     islands = np.flatnonzero(usable)
     if len(islands):
         nodes = fleet.island_node[islands]
+        if costs is not None:
+            cheapest = costs[nodes] == costs[nodes].min()
+            islands, nodes = islands[cheapest], nodes[cheapest]
         score = (view.node_free[nodes] - need).clip(0, 1023)
         score = score << 10 | (view.island_free[islands] - need).clip(0, 1023)
         tied = islands[score == score.min()]
@@ -114,11 +183,13 @@ def _one_member(fleet: Fleet, view: View, shape: Shape) -> Seats | None:
             tied = tied[_room_around(fleet, view, fleet.island_node[tied], fleet.island_domain[tied])]
         best = tied[0]
         return Seats(fleet.island_node[best : best + 1], np.array([best]))
-    if shape.topology is not Topology.PREFERRED:
+    if shape.topology in BY_ISLAND:
         return None
     nodes = np.flatnonzero(view.node_free >= need)
     if not len(nodes):
         return None
+    if costs is not None:
+        nodes = nodes[costs[nodes] == costs[nodes].min()]
     left = view.node_free[nodes]
     tied = nodes[left == left.min()]
     if len(tied) > 1:
@@ -145,7 +216,21 @@ def _weigh(groups: Ints, weights: Ints) -> Ints:
     return np.bincount(groups, weights, minlength=int(groups.max(initial=-1)) + 1).astype(np.int64)
 
 
-def _within_nvlink(fleet: Fleet, view: View, shape: Shape) -> Seats | None:
+def _spread(fleet: Fleet, view: View, shape: Shape, costs: Floats | None) -> Seats | None:
+    """The best node of each rack, in as many racks as there are members: those with the least room that will do."""
+    racks = fleet.named_levels["rack"]
+    nodes = np.flatnonzero((view.node_free >= shape.devices) & (racks >= 0))
+    room = _weigh(racks[racks >= 0], view.node_free[racks >= 0])
+    keys: list[Ints | Floats] = [nodes, room[racks[nodes]], view.node_free[nodes]]
+    ordered = nodes[np.lexsort([*keys, *([] if costs is None else [costs[nodes]])])]
+    _, first = np.unique(racks[ordered], return_index=True)
+    if len(first) < shape.members:
+        return None
+    chosen = np.sort(ordered[np.sort(first)[: shape.members]])
+    return Seats(chosen, np.full(len(chosen), -1))
+
+
+def _within_nvlink(fleet: Fleet, view: View, shape: Shape, costs: Floats | None) -> Seats | None:
     islands = np.flatnonzero((view.island_free >= shape.devices) & (fleet.island_domain >= 0))
     if len(islands) < shape.members:
         return None
@@ -159,7 +244,8 @@ def _within_nvlink(fleet: Fleet, view: View, shape: Shape) -> Seats | None:
     domain = able[np.lexsort((able, room[able], counts[able]))[0]]
     mine = islands[domains == domain]
     nodes = fleet.island_node[mine]
-    chosen = mine[np.lexsort((nodes, view.node_free[nodes]))[: shape.members]]
+    keys: list[Ints | Floats] = [nodes, view.node_free[nodes], *([] if costs is None else [costs[nodes]])]
+    chosen = mine[np.lexsort(keys)[: shape.members]]
     chosen = chosen[np.argsort(fleet.island_node[chosen], kind="stable")]
     return Seats(fleet.island_node[chosen], chosen)
 
@@ -176,24 +262,30 @@ def _best_island(fleet: Fleet, view: View, shape: Shape) -> Ints:
     return best
 
 
-def _best_group(fleet: Fleet, level: Ints, fits: Bools, node_free: Ints, shape: Shape) -> Ints | None:
+def _best_group(
+    fleet: Fleet, level: Ints, fits: Bools, node_free: Ints, shape: Shape, costs: Floats | None
+) -> Ints | None:
+    if (level < 0).any():
+        fits = fits & (level >= 0)
     counts = np.bincount(level[fits], minlength=int(level.max(initial=-1)) + 1)
     able = np.flatnonzero(counts >= shape.members)
     if not len(able):
         return None
-    room = _weigh(level, node_free)
+    room = _weigh(level[level >= 0], node_free[level >= 0])
     group = able[np.lexsort((able, room[able], counts[able]))[0]]
-    return _tightest(fleet, np.flatnonzero(fits & (level == group)), node_free, shape)
+    return _tightest(fleet, np.flatnonzero(fits & (level == group)), node_free, shape, costs)
 
 
-def _tightest(fleet: Fleet, nodes: Ints, node_free: Ints, shape: Shape) -> Ints | None:
-    """The `members` nodes with the least left over, members in node order; used racks first when nodes tie."""
+def _tightest(fleet: Fleet, nodes: Ints, node_free: Ints, shape: Shape, costs: Floats | None) -> Ints | None:
+    """The cheapest `members` nodes, then those with the least left over; used racks first when nodes tie."""
     if len(nodes) < shape.members:
         return None
-    keys: list[Ints] = [nodes]
+    keys: list[Ints | Floats] = [nodes]
     for level in reversed(fleet.levels):
         keys.append(_weigh(level, node_free)[level[nodes]])
     keys.append(node_free[nodes])
+    if costs is not None:
+        keys.append(costs[nodes])
     return np.sort(nodes[np.lexsort(keys)[: shape.members]])
 
 

@@ -1,7 +1,7 @@
 """What would let a waiting gang start? Asked as a cycle ends, for the reasons; nothing here changes the trial."""
 
 from dsec_workers.scheduling.order import GangClass
-from dsec_workers.scheduling.placement import fits
+from dsec_workers.scheduling.placement import Shape, cpu_seats, fits
 from dsec_workers.scheduling.room import view_of
 from dsec_workers.scheduling.trial import Trial
 
@@ -9,7 +9,8 @@ from dsec_workers.scheduling.trial import Trial
 def fits_now(trial: Trial, number: int, kind: GangClass) -> bool:
     """Whether it would start in room that is free, were it not for something else."""
     if kind.request.devices == 0:
-        return bool((trial.fleet.node_schedulable & ~trial.closed).any())
+        shape = Shape.of(kind.request, kind.request.nodes)
+        return cpu_seats(trial.fleet.node_schedulable & ~trial.closed, trial.load, shape, trial.free.hosts) is not None
     shape = kind.least
     if not trial.quota_allows(kind, shape.total):
         return False

@@ -14,7 +14,7 @@ from dsec_blocks.model.teams import Team
 from dsec_blocks.model.units import format_duration, format_memory
 from dsec_workers.scheduling.decisions import Hold
 from dsec_workers.scheduling.fleet import Fleet, Ints, ResourcePool
-from dsec_workers.scheduling.placement import Shape, fits
+from dsec_workers.scheduling.placement import LEVELS, Shape, fits
 from dsec_workers.scheduling.room import View
 
 
@@ -43,10 +43,17 @@ def gpus(count: int) -> str:
 def wanted(request: GangRequest) -> str:
     """The request in a few words: "2×8 H100 with at least 80 GiB in one NVLink domain"."""
     memory = f" with at least {format_memory(request.gpu_memory_bytes)}" if request.gpu_memory_bytes else ""
+    beside = [f"{request.cpus:g} CPUs"] if request.cpus else []
+    beside += [format_memory(request.memory_bytes)] if request.memory_bytes else []
+    memory += f", {' and '.join(beside)} on each node" if beside else ""
     if request.devices == 0:
         place = ""
     elif request.topology is Topology.DOMAIN and request.devices > 1:
         place = " in one NVLink domain"
+    elif request.topology in LEVELS and request.nodes > 1:
+        place = f" in one {request.topology}"
+    elif request.topology is Topology.SPREAD and request.nodes > 1:
+        place = ", each member in another rack"
     elif request.topology is Topology.NODE_DOMAIN and request.devices_per_node > 1:
         place = " in one NVLink domain" if request.nodes == 1 else ", each member in one NVLink domain"
     elif request.nodes == 1 and request.devices_per_node > 1:
@@ -78,10 +85,11 @@ def never_fits(fleet: Fleet, pool: ResourcePool, everything: View, request: Gang
         text = f"needs {wanted(request)}, but this cluster has no GPU"
     elif not pool.classes:
         known = {kind.model.casefold() for kind in fleet.classes}
-        if request.gpu_model is not None and request.gpu_model.casefold() not in known:
-            text = f"unknown GPU model {request.gpu_model}; models here are {models}"
+        wished = {model.casefold() for model in request.gpu_models}
+        if wished and not wished & known:
+            text = f"unknown GPU model {' or '.join(request.gpu_models)}; models here are {models}"
         else:
-            sized = [k for k in fleet.classes if request.gpu_model in (None, k.model)] or list(fleet.classes)
+            sized = [k for k in fleet.classes if not wished or k.model.casefold() in wished] or list(fleet.classes)
             most = max(sized, key=lambda kind: kind.memory_bytes)
             text = (
                 f"needs {wanted(request)}; the largest GPU here has {format_memory(most.memory_bytes)} ({most.model})"
@@ -206,6 +214,11 @@ def _best(fleet: Fleet, view: View, shape: Shape) -> str:
     if shape.members == 1:
         free = int(view.node_free.max(initial=0))
         return f"{free} free on the best node" if shape.devices > 1 or free else "none free"
+    if shape.topology in LEVELS:
+        level = fleet.named_levels[LEVELS[shape.topology]]
+        able = level[(view.node_free >= shape.devices) & (level >= 0)]
+        most = int(np.bincount(able, minlength=1).max())
+        return f"{most} of {shape.members} nodes have {shape.devices} free in the best {shape.topology}"
     count = int(np.count_nonzero(view.node_free >= shape.devices))
     return f"{int(view.node_free.sum())} free, {count} of {shape.members} nodes have {shape.devices}"
 

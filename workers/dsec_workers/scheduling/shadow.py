@@ -14,7 +14,7 @@ import numpy as np
 
 from dsec_blocks.model.requests import GangRequest, Kind, Topology
 from dsec_workers.scheduling.fleet import Bools, Fleet, Floats, Ints
-from dsec_workers.scheduling.placement import Seats, Shape, find_seats, pick_devices
+from dsec_workers.scheduling.placement import BY_ISLAND, LEVELS, Seats, Shape, find_seats, pick_devices
 from dsec_workers.scheduling.policy import Policy
 from dsec_workers.scheduling.room import view_of
 from dsec_workers.scheduling.snapshot import RunningGang, Snapshot
@@ -68,8 +68,14 @@ def earliest(
 
 
 def _start(fleet: Fleet, when: Floats, shape: Shape) -> float:
-    by_node = shape.topology is Topology.PREFERRED
+    by_node = shape.topology not in BY_ISLAND
     hosts = _hosts(fleet.by_node if by_node else fleet.by_island, when, shape.devices)
+    if by_node and shape.members > 1 and (shape.topology in LEVELS or shape.topology is Topology.SPREAD):
+        level = fleet.named_levels[LEVELS.get(shape.topology, "rack")]
+        placed = level >= 0
+        spread = shape.topology is Topology.SPREAD
+        times = _kth(level[placed], int(level.max(initial=-1)) + 1, hosts[placed], 1 if spread else shape.members)
+        return _nth(times, shape.members) if spread else float(times.min(initial=inf))
     if by_node:
         return _nth(hosts, shape.members)
     if shape.devices > 1 or (shape.topology is Topology.DOMAIN and shape.members > 1):

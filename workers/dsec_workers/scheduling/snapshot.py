@@ -16,6 +16,7 @@ from dsec_blocks.model.requests import GangRequest
 from dsec_blocks.model.teams import Team
 from dsec_workers.scheduling.decisions import Shadow
 from dsec_workers.scheduling.fleet import Fleet, Ints, build_fleet
+from dsec_workers.scheduling.shapes import MemberShape, member_shape
 from dsec_workers.scheduling.withheld import Withheld
 
 
@@ -37,6 +38,8 @@ class QueuedGang:
     parent_run_id: str | None = None
     checkpoint_seconds: float | None = None
     restart_seconds: float | None = None
+    seconds_saved: tuple[tuple[str, float], ...] = ()
+    """Nodes whose cache holds inputs of it, each with the seconds of fetching that it saves there."""
     created_by: str = ""
     """The person whose limit inside the team it counts against."""
     tags: tuple[str, ...] = ()
@@ -125,6 +128,10 @@ class Snapshot:
     """By run id."""
     evicted_lately: Mapping[str, int] = field(default_factory=dict)
     """Evictions that each team's gangs have suffered within the policy's `eviction_window_seconds`."""
+    seen: Mapping[MemberShape, float] = field(default_factory=dict)
+    """How often members of each shape have arrived lately (a decayed count), beside those who wait and run."""
+    demand: Mapping[MemberShape, int] = field(default_factory=dict)
+    """Members of each shape that run; kept by `apply`."""
 
     def gangs(self) -> Iterable[RunningGang]:
         """The gangs that hold devices or are promised some."""
@@ -143,6 +150,7 @@ class Snapshot:
         withheld: tuple[Withheld, ...] | None = None,
         overrides: Mapping[str, Override] | None = None,
         evicted_lately: Mapping[str, int] | None = None,
+        seen: Mapping[MemberShape, float] | None = None,
     ) -> "Snapshot":
         """The snapshot after these changes; equal in every decision to one built anew.
 
@@ -158,6 +166,7 @@ class Snapshot:
                 "withheld": withheld,
                 "overrides": overrides,
                 "evicted_lately": evicted_lately,
+                "seen": seen,
             }.items()
             if value is not None
         }
@@ -172,13 +181,14 @@ class Snapshot:
             return replace(self, fleet=fleet, **fields, **changed)
         running, slots = list(self.running), dict(self.slots)
         free_slots = [slot for slot, gang in enumerate(running) if gang is None]
-        holder, next_holder = self.holder.copy(), self.next_holder.copy()
+        holder, next_holder, demand = self.holder.copy(), self.next_holder.copy(), dict(self.demand)
         touched: set[int] = set()
         for run_id in leaving | {gang.run_id for gang in updated}:
             slot = slots.get(run_id)
             gang = None if slot is None else running[slot]
             if slot is not None and gang is not None:
                 touched.update(_numbers(self.fleet, gang))
+                _count(demand, gang, -1)
                 if run_id in leaving:
                     del slots[run_id]
                     running[slot] = None
@@ -195,6 +205,7 @@ class Snapshot:
                     running.append(None)
                 slots[gang.run_id] = slot
             running[slot] = gang
+            _count(demand, gang, +1)
             touched.update(_numbers(self.fleet, gang))
         where = np.fromiter(touched, np.int64, len(touched))
         holder[where], next_holder[where] = -1, -1
@@ -205,7 +216,8 @@ class Snapshot:
             gang = running[slot] if slot >= 0 else None
             if gang is not None:
                 _occupy(self.fleet, gang, slot, running, holder, next_holder, touched)
-        return replace(self, running=tuple(running), slots=slots, holder=holder, next_holder=next_holder, **changed)
+        changed |= {"running": tuple(running), "slots": slots, "holder": holder, "next_holder": next_holder}
+        return replace(self, demand=demand, **changed)
 
 
 def build_snapshot(
@@ -219,6 +231,7 @@ def build_snapshot(
     withheld: Sequence[Withheld] = (),
     overrides: Mapping[str, Override] | None = None,
     evicted_lately: Mapping[str, int] | None = None,
+    seen: Mapping[MemberShape, float] | None = None,
     pool: str,
     fleet: Fleet | None = None,
 ) -> Snapshot:
@@ -238,21 +251,34 @@ def build_snapshot(
         withheld=tuple(withheld),
         overrides=dict(overrides or {}),
         evicted_lately=dict(evicted_lately or {}),
+        seen=dict(seen or {}),
         **_occupied(fleet, sorted(running, key=lambda gang: gang.run_id)),
     )
 
 
 def _occupied(fleet: Fleet, gangs: Sequence[RunningGang]) -> dict[str, Any]:
     running = tuple(gangs)
+    demand: dict[MemberShape, int] = {}
     holder, next_holder = np.full(fleet.size, -1, np.int64), np.full(fleet.size, -1, np.int64)
     for slot, gang in enumerate(running):
         _occupy(fleet, gang, slot, running, holder, next_holder, None)
+        _count(demand, gang, +1)
     return {
+        "demand": demand,
         "running": running,
         "slots": {gang.run_id: slot for slot, gang in enumerate(running)},
         "holder": holder,
         "next_holder": next_holder,
     }
+
+
+def _count(demand: dict[MemberShape, int], gang: RunningGang, sign: int) -> None:
+    shape = member_shape(gang.request)
+    left = demand.get(shape, 0) + sign * len(gang.placement.members)
+    if left:
+        demand[shape] = left
+    else:
+        demand.pop(shape, None)
 
 
 def _numbers(fleet: Fleet, gang: RunningGang) -> list[int]:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dsec_blocks.model.reasons import Reason
 from dsec_workers.scheduling import reasons
 from dsec_workers.scheduling.cost import overhead_seconds
+from dsec_workers.scheduling.hosts import Hosts
 from dsec_workers.scheduling.order import GangClass
 from dsec_workers.scheduling.placement import Shape, fits
 from dsec_workers.scheduling.policy import Policy
@@ -45,7 +46,8 @@ class Sorting:
             request = gang.request
             what = (
                 gang.team, request.nodes, request.devices_per_node, request.gpu_model, request.gpu_memory_bytes,
-                request.topology, request.priority, request.kind, request.preemptible, request.min_nodes,
+                request.topology, request.priority, request.kind, request.preemptible, request.min_nodes, request.cpus,
+                request.memory_bytes, request.share, gang.seconds_saved,
             )  # fmt: skip
             override = self.snapshot.overrides.get(gang.run_id)
             if override is None and what in verdicts:
@@ -132,7 +134,7 @@ class Sorting:
         shape = least_shape(request)
         if request.devices:
             if pool.label not in self._everything:
-                self._everything[pool.label] = view_of(fleet, pool.mask)
+                self._everything[pool.label] = view_of(fleet, pool.mask, Hosts.empty(fleet))
             if (pool.label, shape) not in self._holdable:
                 self._holdable[pool.label, shape] = fits(fleet, self._everything[pool.label], shape)
             if not pool.classes or not self._holdable[pool.label, shape]:

@@ -4,7 +4,7 @@ Here is what may be used by whom and what an admission changes; who is admitted 
 for whom in `reservations`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import inf
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy as np
 from dsec_blocks.model.requests import GangRequest
 from dsec_workers.scheduling.consolidation import Home
 from dsec_workers.scheduling.fleet import Bools, Floats, Ints
+from dsec_workers.scheduling.hosts import Hosts
 from dsec_workers.scheduling.options import How, Option
 from dsec_workers.scheduling.order import GangClass
 from dsec_workers.scheduling.placement import Shape
@@ -21,12 +22,12 @@ from dsec_workers.scheduling.rights import Claim, Rights
 from dsec_workers.scheduling.room import Room, View
 from dsec_workers.scheduling.roster import Roster
 from dsec_workers.scheduling.shadow import Kept, expected_end, free_times
-from dsec_workers.scheduling.snapshot import QueuedGang, Snapshot
+from dsec_workers.scheduling.snapshot import QueuedGang, RunningGang, Snapshot
 
 
 def least_shape(request: GangRequest) -> Shape:
     """The smallest shape a request accepts."""
-    return Shape(request.min_nodes or request.nodes, request.devices_per_node, request.topology)
+    return Shape.of(request, request.min_nodes or request.nodes)
 
 
 class Trial:
@@ -46,8 +47,10 @@ class Trial:
         leaving = np.array([gang is not None and gang.evicting for gang in snapshot.running] or [False], bool)
         unheld = (snapshot.holder < 0) & (snapshot.next_holder < 0)
         soon = (snapshot.holder >= 0) & leaving[snapshot.holder] & (snapshot.next_holder < 0)
-        self.free = Room(fleet, open_devices & unheld)
-        self.soon = Room(fleet, open_devices & (unheld | soon))
+        staying = [(gang.request, gang.placement) for gang in snapshot.gangs() if not gang.evicting]
+        going = [(gang.request, gang.placement) for gang in snapshot.gangs() if gang.evicting]
+        self.free = Room(fleet, open_devices & unheld, Hosts.beside(fleet, [*staying, *going]))
+        self.soon = Room(fleet, open_devices & (unheld | soon), Hosts.beside(fleet, staying))
         self.times: Floats = free_times(snapshot, self.closed, policy, now)
         self.load = self._members_per_node()
         self.kept: list[Kept] = []
@@ -84,6 +87,17 @@ class Trial:
     def view(self, room: Room, kind: GangClass, avoided: tuple[int, ...]) -> View:
         """The devices of `room` that the class may use."""
         return room.view((kind.pool.label, avoided), lambda: self.mask(kind, avoided))
+
+    def saved(self, number: int) -> Floats | None:
+        """Per node, what the cache there is worth to gang `number`, in cards."""
+        pairs = self.queue[number].seconds_saved
+        if not pairs:
+            return None
+        saved = np.zeros(len(self.fleet.nodes))
+        for name, seconds in pairs:
+            if name in self.fleet.node_number:
+                saved[self.fleet.node_number[name]] = seconds / self.policy.cache_seconds_per_card
+        return saved
 
     def quota_allows(self, kind: GangClass, devices: int) -> bool:
         """Whether the team, and the person, may use so many more devices for such a gang."""
@@ -147,6 +161,8 @@ class Trial:
         """These devices are the gang's, which has a member on each of `nodes`; free ones leave every room."""
         self.free.take(devices[self.free.free[devices]])
         self.soon.take(devices)
+        for room in (self.free, self.soon):
+            room.take_beside(kind.request, nodes)
         np.add.at(self.load, nodes, 1)
         # An elastic gang that starts small still wants the rest, until what is left over has been dealt.
         self.quota.use(kind.team, len(devices), kind.user, asked=len(devices))
@@ -164,6 +180,8 @@ class Trial:
         mine = gone[self.usable[gone] & (self.snapshot.next_holder[gone] < 0)]
         self.times[mine] = self.now + gang.request.grace_seconds
         self.soon.give(mine)
+        if option.how is How.EVICT:
+            self.soon.take_beside(gang.request, self._nodes_of(gang), -1)
 
     def move_in(self, home: Home) -> None:
         """A gang that was moved has its new devices."""
@@ -172,6 +190,21 @@ class Trial:
         self.soon.take(devices)
         np.add.at(self.load, home.seats.nodes, 1)
         self.times[devices] = expected_end(self.roster.gang(home.slot), self.policy, self.now)
+
+    def hosts_after(self, slots: Iterable[int]) -> Hosts | None:
+        """What the nodes would have beside their cards if the gangs in `slots` were gone too."""
+        hosts = self.soon.hosts
+        if hosts is None:
+            return None
+        after = Hosts(hosts.cpu_milli.copy(), hosts.memory_mib.copy())
+        for slot in slots:
+            gang = self.roster.gang(slot)
+            after.take(gang.request, self._nodes_of(gang), -1)
+        return after
+
+    def _nodes_of(self, gang: RunningGang) -> Ints:
+        known = self.fleet.node_number
+        return np.array([known[m.node] for m in gang.placement.members if m.node in known], np.int64)
 
     def held_by(self, slot: int) -> Ints:
         """The numbers of the devices that the gang in `slot` holds."""
