@@ -22,6 +22,8 @@ from dsec_workers.form import default_template
 from tests.fixtures.prefect import PrefectServer
 
 FLOWS = Path(__file__).parent
+PATIENCE = float(os.environ.get("DSEC_TEST_PATIENCE") or 1.0)
+"""How many times longer than usual things may take before a wait gives up: for a machine that does much else."""
 TERMINAL = {"COMPLETED", "FAILED", "CRASHED", "CANCELLED"}
 
 
@@ -170,6 +172,16 @@ class Site:
         states = self.http.get("flow_run_states/", params={"flow_run_id": run_id}).raise_for_status().json()
         return [state["message"] or "" for state in states]
 
+    def logs(self, run_id: str) -> list[str]:
+        body = {"logs": {"flow_run_id": {"any_": [run_id]}}, "sort": "TIMESTAMP_ASC"}
+        found = self.http.post("logs/filter", json=body).raise_for_status().json()
+        return [line["message"] for line in found]
+
+    def artifacts(self, key: str, **more: Any) -> list[dict[str, Any]]:
+        body = {"artifacts": {"key": {"any_": [key]}, **more}}
+        found: list[dict[str, Any]] = self.http.post("artifacts/filter", json=body).raise_for_status().json()
+        return found
+
     def set_state(self, run_id: str, kind: str, name: str | None = None, *, force: bool = False) -> dict[str, Any]:
         body = {"state": {"type": kind, "name": name or kind.capitalize()}, "force": force}
         answer: dict[str, Any] = self.http.post(f"flow_runs/{run_id}/set_state", json=body).raise_for_status().json()
@@ -179,7 +191,7 @@ class Site:
         return self.ledger.gang(run_id)
 
     def wait(self, what: str, condition: Callable[[], Any], seconds: float = 40.0) -> Any:
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + seconds * PATIENCE
         while time.monotonic() < deadline:
             found = condition()
             if found:

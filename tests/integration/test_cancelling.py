@@ -1,12 +1,20 @@
 """Cancel at any moment of a run's life; a cancelled run stays cancelled."""
 
+import asyncio
+import signal
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from prefect.exceptions import InfrastructureNotFound
 
+from dsec_blocks.gateways.clock import SystemClock
 from dsec_blocks.model.gangs import GangState
+from dsec_workers.clusters.local import LocalCluster
+from dsec_workers.form import GangJobConfiguration
+from dsec_workers.gang_worker import GangWorker
 from tests.integration.site import Site
 
 pytestmark = pytest.mark.slow
@@ -92,3 +100,34 @@ def test_a_child_of_a_cancelled_parent_does_not_stay_cancelling_15399(site: Site
     site.http.patch(f"flow_runs/{run}", json={"infrastructure_pid": "gone:1"}).raise_for_status()
     site.set_state(run, "CANCELLING")
     site.wait_state(run, "CANCELLED", seconds=10)
+
+
+def test_a_gang_is_killed_by_its_infrastructure_id_though_its_worker_hangs(site: Site) -> None:
+    """What the server asks of a worker of the pool when a cancellation has timed out."""
+    notes = site.home / "notes"
+    leader = site.start_worker(DSEC_LEASE_TTL="60")
+    run = site.submit("sleeper", parameters={"where": str(notes), "seconds": 60}, devices_per_node=2, grace=1)
+    site.wait_gang(run, GangState.RUNNING)
+    site.wait("its user code", notes.exists)
+    infrastructure = site.run(run)["infrastructure_pid"]
+    site.set_state(run, "CANCELLED", force=True)
+    leader.send_signal(signal.SIGSTOP)
+    process = Path(f"/proc/{notes.read_text().split()[2]}")
+    assert process.exists()
+    asyncio.run(_kill(site, infrastructure))
+    site.wait("its process to be gone", lambda: not process.exists(), 10)
+    leader.send_signal(signal.SIGCONT)
+    site.wait_gang(run, GangState.ENDED)
+    assert site.state(run)[0] == "CANCELLED"
+    with pytest.raises(InfrastructureNotFound, match=r"attempt 1 of run .* is over"):
+        asyncio.run(_kill(site, infrastructure))
+    with pytest.raises(InfrastructureNotFound, match="is not a gang of pool"):
+        asyncio.run(_kill(site, "12345"))
+
+
+async def _kill(site: Site, infrastructure: str) -> None:
+    """As Prefect's clean-up handler calls it, on another worker of the same machine."""
+    worker = GangWorker(work_pool_name=site.pool)
+    cluster = LocalCluster(home=site.home, nodes=(), clock=SystemClock())
+    worker.leading = SimpleNamespace(ledger=site.ledger, cluster=cluster)  # type: ignore[assignment]
+    await worker.kill_infrastructure(infrastructure, GangJobConfiguration(), grace_seconds=30)

@@ -36,6 +36,8 @@ def test_a_low_priority_run_gives_way_waits_again_and_resumes(site: Site) -> Non
     assert [line[:2] for line in lines] == [["begin", "1"], ["begin", "2"], ["end", "2"]]
     # Absolute: the user's two, and the one that was our doing.
     assert site.run(low)["empirical_policy"]["retries"] == 3
+    log = site.logs(low)
+    assert any(text.startswith("Asked to leave within 1 s: Preempted by") for text in log), log
     messages = site.messages(low)
     assert any(text.startswith("Preempted by") for text in messages), messages
     site.wait_gang(low, GangState.ENDED)

@@ -58,3 +58,41 @@ def test_an_outage_loses_nothing_16977(prefect_server: PrefectServer, tmp_path: 
             assert site.ledger.check(site.pool) == []
         finally:
             site.close()
+
+
+@pytest.mark.parametrize("drain", ["", "evict"])
+def test_a_worker_drains_while_the_api_is_away_and_nothing_is_lost(
+    prefect_server: PrefectServer, tmp_path: Path, drain: str
+) -> None:
+    """What Prefect has to be told waits in the ledger for the next worker."""
+    with proxied(prefect_server.port) as proxy:
+        site = Site(server=prefect_server, home=tmp_path, api_url=proxy.api_url, gpus=4, nodes=1)
+        try:
+            notes = tmp_path / "notes"
+            worker = site.start_worker(DSEC_DRAIN=drain)
+            run = site.submit("sleeper", parameters={"where": str(notes), "seconds": 20}, devices_per_node=1, grace=1)
+            site.wait_gang(run, GangState.RUNNING)
+            site.wait("its user code", notes.exists)
+            process = Path(f"/proc/{notes.read_text().split()[2]}")
+            proxy.cut()
+            site.wait("the worker to notice", lambda: "the Prefect API is away" in site.worker_log(), 30)
+            assert site.stop_worker(worker) < (15 if drain else 5)
+            gang = site.gang(run)
+            assert gang is not None
+            if drain:
+                assert gang.state is GangState.LEAVING
+                assert not process.exists()
+                assert site.ledger.holders(site.pool) == []
+            else:
+                assert gang.state is GangState.RUNNING
+                assert process.exists()
+            proxy.restore()
+            site.start_worker()
+            site.wait_state(run, "COMPLETED", seconds=90)
+            gang = site.wait_gang(run, GangState.ENDED)
+            assert (gang.evictions, gang.attempt) == ((1, 2) if drain else (0, 1))
+            begun = [line for line in notes.read_text().splitlines() if line.startswith("begin")]
+            assert len(begun) == gang.attempt
+            assert site.ledger.check(site.pool) == []
+        finally:
+            site.close()

@@ -1,7 +1,7 @@
 """Complaints about Prefect workers, each by its symptom (research: what others reported)."""
 
 import json
-from typing import Any
+import time
 
 import pytest
 
@@ -80,16 +80,24 @@ def test_what_members_print_and_how_a_run_went_is_on_its_page(site: Site) -> Non
     run = site.submit("hello", devices_per_node=2)
     site.wait_state(run, "COMPLETED")
 
-    def artifacts(key: str, **more: Any) -> list[dict[str, str]]:
-        body = {"artifacts": {"key": {"any_": [key]}, **more}}
-        found: list[dict[str, str]] = site.http.post("artifacts/filter", json=body).raise_for_status().json()
-        return found
-
-    report = site.wait("the report", lambda: artifacts("dsec-run-report", flow_run_id={"any_": [run]}))[0]
+    report = site.wait("the report", lambda: site.artifacts("dsec-run-report", flow_run_id={"any_": [run]}))[0]
     assert report["flow_run_id"] == run
     assert "| attempts | 1 |" in report["data"]
-    table = site.wait("the pool map", lambda: artifacts(f"dsec-pool-{site.pool}"))[0]
+    table = site.wait("the pool map", lambda: site.artifacts(f"dsec-pool-{site.pool}"))[0]
     assert {row["node"] for row in json.loads(table["data"])} == {"node-0", "node-1"}
+
+
+@pytest.mark.parametrize("mode", ["lost", "error"])
+def test_each_run_has_one_report_also_when_the_server_is_slow_to_answer(site: Site, mode: str) -> None:
+    """The server makes an artifact of every request: one whose answer was lost must not simply be sent again."""
+    site.start_worker(DSEC_FAULT=f"prefect.artifact.write:{mode}:2")
+    runs = [site.submit("hello", devices_per_node=1) for _ in range(4)]
+    for run in runs:
+        site.wait_state(run, "COMPLETED")
+        site.wait("its report", lambda run=run: site.artifacts("dsec-run-report", flow_run_id={"any_": [run]}))
+    time.sleep(2)
+    found = [len(site.artifacts("dsec-run-report", flow_run_id={"any_": [run]})) for run in runs]
+    assert found == [1] * len(runs)
 
 
 def test_everything_also_works_on_postgresql(

@@ -107,7 +107,10 @@ class GangWorker(BaseWorker[GangJobConfiguration, GangVariables, GangWorkerResul
     async def kill_infrastructure(
         self, infrastructure_pid: str, configuration: GangJobConfiguration, grace_seconds: int = 30
     ) -> None:
-        """Stop the gang that `infrastructure_pid` names. Called by the server after a cancellation timed out."""
+        """Stop the gang that `infrastructure_pid` names. Called by the server after a cancellation timed out.
+
+        The grace is the one that the run asked for: it is honoured whole, whoever wants the gang to stop.
+        """
         named = attempt_of(infrastructure_pid)
         leading = self.leading
         if named is None or leading is None:
@@ -116,7 +119,7 @@ class GangWorker(BaseWorker[GangJobConfiguration, GangVariables, GangWorkerResul
         gang = await anyio.to_thread.run_sync(leading.ledger.gang, run_id)
         if gang is None or gang.attempt != attempt or gang.state not in HOLDING_STATES:
             raise InfrastructureNotFound(f"attempt {attempt} of run {run_id} is over")
-        await leading.cluster.stop(GangKey(run_id, attempt), float(grace_seconds))
+        await leading.cluster.stop(GangKey(run_id, attempt), gang.request.grace_seconds)
 
     async def launch_settings(self, intake: Intake, term: Term, run: Run) -> LaunchSettings:
         """How the run's process is to be started: its job variables, and what Prefect wants in its environment."""
@@ -185,6 +188,9 @@ class GangWorker(BaseWorker[GangJobConfiguration, GangVariables, GangWorkerResul
             group.start_soon(self._stay_in_touch)
             await self.leading.serve()
             group.cancel_scope.cancel()
+        if self.leading.loop is not None and self.leading.loop.api_away:
+            # Prefect would try for ten seconds to tell a server that does not answer that this worker has stopped.
+            self._started_event = None
 
     async def _stay_in_touch(self) -> None:
         """Heartbeat and work pool, for ever; what fails is tried again."""

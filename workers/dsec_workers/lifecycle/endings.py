@@ -170,7 +170,7 @@ async def settle(term: Term, gang: Gang) -> None:
     await term.cluster.forget(key_of(gang))
     term.decide("end", outcome, run_id=gang.run_id, why=detail, detail=gang.outcome)
     if outcome != "requeued":
-        term.ended.append(gang.run_id)
+        term.ended[gang.run_id] = 0
 
 
 def _requeue(gang: Gang, run: Run, restarts_allowed: int) -> Verdict:

@@ -29,6 +29,7 @@ from dsec_workers.scheduling.policy import Policy
 from dsec_workers.settings import WorkerSettings
 
 BEAT_SECONDS = 1.0
+AWAY_DRAIN_SECONDS = 1.0
 
 
 @dataclass(kw_only=True)
@@ -109,10 +110,11 @@ class Leading:
             loop.term.draining = True
             if self.settings.evict_on_drain:
                 self.log.info("drains: running gangs checkpoint and go back to the queue")
-                await evict_everything(loop.term)
+                await evict_everything(loop)
             else:
                 self.log.info("drains: running gangs run on")
-                with anyio.move_on_after(self.settings.drain_seconds):
+                # Errands that wait for an API that is away would only use the time up.
+                with anyio.move_on_after(self.settings.drain_seconds if not loop.api_away else AWAY_DRAIN_SECONDS):
                     await loop.settle()
                     await loop.term.log_decisions()
             group.cancel_scope.cancel()

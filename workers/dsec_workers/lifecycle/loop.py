@@ -214,17 +214,26 @@ class Loop:
         return True
 
 
-async def evict_everything(term: Term) -> None:
-    """Before a drain with eviction: every running gang checkpoints and goes back to the queue; waits until all have."""
+async def evict_everything(loop: Loop) -> None:
+    """Before a drain with eviction: every running gang checkpoints and goes back to the queue; waits until all have.
+
+    While the Prefect API is away, gangs that only wait for it are left to a successor: their processes are gone (or
+    were never started), and the ledger says what Prefect has to be told.
+    """
+    term = loop.term
     while True:
         under_way = await term.read(term.ledger.gangs, term.pool, _UNDER_WAY)
         live = [gang.run_id for gang in under_way if gang.state in (GangState.LAUNCHING, GangState.RUNNING)]
         if live:
             await term.write(term.ledger.evict, live, why=f"Evicted: worker {term.settings.holder} drains")
-        if not under_way:
+        if not under_way or (loop.api_away and not any(map(_has_processes, under_way))):
             return
         term.carry_wake.ring()
         await anyio.sleep(0.2)
+
+
+def _has_processes(gang: Gang) -> bool:
+    return gang.state not in (GangState.LEAVING, GangState.RESERVED)
 
 
 _UNDER_WAY = HOLDING_STATES | {GangState.LEAVING}

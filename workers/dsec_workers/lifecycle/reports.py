@@ -12,28 +12,42 @@ from dsec_blocks.model.units import format_duration
 from dsec_workers.lifecycle.term import Term
 from dsec_workers.prefect_api import ApiRefused, ApiUnavailable
 
+REPORT_KEY = "dsec-run-report"
+MOST_TRIES = 3
+"""A report is never worth more than that."""
+
 
 async def publish_run_reports(term: Term) -> None:
     """Publish the reports of the runs that ended, for as long as no claim waits for the same server."""
     while term.ended and not term.errands.running("claim"):
-        await publish_run_report(term, term.ended.pop(0))
+        run_id, tries = next(iter(term.ended.items()))
+        del term.ended[run_id]
+        if not await publish_run_report(term, run_id, again=tries > 0) and tries + 1 < MOST_TRIES:
+            term.ended[run_id] = tries + 1
+            return  # the server has enough to do: after a pause
 
 
-async def publish_run_report(term: Term, run_id: str) -> None:
-    """Put the run report on the run's page. Best effort: a report is never worth a retry of anything else."""
+async def publish_run_report(term: Term, run_id: str, *, again: bool = False) -> bool:
+    """Put the run report on the run's page; False if nobody knows whether it got there.
+
+    The server makes a new artifact of each request, so after an answer that was lost the page is looked at before
+    the report is sent `again`.
+    """
     gang = await term.read(term.ledger.gang, run_id)
     if gang is None:
-        return
+        return True
+    report = run_report(gang, now=term.clock.now())
     try:
-        await term.api.artifact(
-            key="dsec-run-report",
-            kind="markdown",
-            data=run_report(gang, now=term.clock.now()),
-            description=f"How {gang.name} got its GPUs",
-            run_id=run_id,
-        )
-    except (ApiUnavailable, ApiRefused) as error:
+        if again and report in await term.api.artifacts(key=REPORT_KEY, run_id=run_id):
+            return True
+        description = f"How {gang.name} got its GPUs"
+        await term.api.artifact(key=REPORT_KEY, kind="markdown", data=report, description=description, run_id=run_id)
+    except ApiUnavailable as error:
+        term.log.info("no report for %s yet: %s", run_id, error)
+        return False
+    except ApiRefused as error:
         term.log.info("no report for %s: %s", run_id, error)
+    return True
 
 
 def run_report(gang: Gang, *, now: float) -> str:

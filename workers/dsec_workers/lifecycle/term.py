@@ -101,8 +101,8 @@ class Term:
     draining: bool = False
     logging: anyio.Lock = field(default_factory=anyio.Lock)
     decisions: list[Decision] = field(default_factory=list)
-    ended: list[str] = field(default_factory=list)
-    """Runs whose report is still to be published."""
+    ended: dict[str, int] = field(default_factory=dict)
+    """Runs whose report is still to be published, each with how often that was tried."""
     last_words: set[GangKey] = field(default_factory=set)
     """Attempts that are over and whose last output may not have been shipped."""
     yielding_since: float | None = None

@@ -160,6 +160,11 @@ class PrefectApi:
         parent: str | None = answer.get("flow_run_id")
         return parent
 
+    async def artifacts(self, *, key: str, run_id: str) -> list[Any]:
+        """The data of the artifacts of this key that are on the run's page."""
+        criteria = {"artifacts": {"key": {"any_": [key]}, "flow_run_id": {"any_": [run_id]}}, "limit": PAGE}
+        return [artifact["data"] for artifact in await self._read("POST", "/artifacts/filter", {}, criteria)]
+
     # Writes
 
     async def claim_pending(self, run_id: str, message: str) -> Transition:
@@ -217,11 +222,14 @@ class PrefectApi:
         await self._write("PATCH", "/work_pools/{pool}", {"pool": pool}, body, at="prefect.template.write")
 
     async def artifact(self, *, key: str, kind: str, data: Any, description: str, run_id: str | None = None) -> None:
-        """Publish an artifact (a new version of its key), on a run's page when `run_id` is given."""
+        """Publish an artifact (a new version of its key), on a run's page when `run_id` is given.
+
+        Tried once: the server cannot tell a repeated request from a second artifact.
+        """
         body: dict[str, Any] = {"key": key, "type": kind, "data": data, "description": description}
         if run_id is not None:
             body["flow_run_id"] = run_id
-        await self._write("POST", "/artifacts/", {}, body, at="prefect.artifact.write")
+        await self._write("POST", "/artifacts/", {}, body, at="prefect.artifact.write", attempts=1)
 
     async def logs(self, lines: Sequence[Mapping[str, Any]]) -> None:
         """Append log lines."""
@@ -245,8 +253,10 @@ class PrefectApi:
     async def _patch(self, run_id: str, body: Mapping[str, Any], *, at: str) -> None:
         await self._write("PATCH", "/flow_runs/{id}", {"id": run_id}, body, at=at)
 
-    async def _write(self, method: str, path: str, names: Mapping[str, str], body: Any, *, at: str) -> Any:
-        async for attempt in _retrying():
+    async def _write(
+        self, method: str, path: str, names: Mapping[str, str], body: Any, *, at: str, attempts: int = ATTEMPTS
+    ) -> Any:
+        async for attempt in _retrying(attempts):
             with attempt:
                 try:
                     with fault_point(at):
@@ -294,10 +304,10 @@ class PrefectApi:
         return response.json() if response.content else None
 
 
-def _retrying() -> AsyncRetrying:
+def _retrying(attempts: int = ATTEMPTS) -> AsyncRetrying:
     return AsyncRetrying(
         retry=retry_if_exception_type(ApiUnavailable),
-        stop=stop_after_attempt(ATTEMPTS),
+        stop=stop_after_attempt(attempts),
         wait=wait_random_exponential(multiplier=0.1, max=1.0),
         reraise=True,
     )
