@@ -26,7 +26,8 @@ RUN = "run"
 SCOPES: dict[str, tuple[str, ...]] = {
     "command": (
         "up.", "down.", "demo.", "deploy.", "simulate.", "team.", "cancel.", "worker.execute", "ledger.backup",
-        "ledger.restore", "ledger.migrate", "ledger.put_team", "ledger.remove_team", "ledger.wish", "prefect.template.",
+        "ledger.restore", "ledger.migrate", "ledger.put_team", "ledger.remove_team", "ledger.put_policy", "ledger.wish",
+        "incident.", "prefect.template.",
         "checkpoint.selftest.", "cluster.supervisor.kill", "cluster.sweep.kill", "kube.build.", "kube.plane.",
     ),
     "node cache": ("cache.",),

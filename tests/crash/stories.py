@@ -72,7 +72,8 @@ def restart(world: World) -> None:
 
 
 def takeover(world: World) -> None:
-    """A standby takes over from a leader that is killed, and then from one that is drained."""
+    """A standby takes over from a leader that is killed, then from one that is drained; each forgets old entries."""
+    world.ledger.put_policy(world.pool, {"keep_decisions_seconds": 0.2}, by="crash", why="a test")
     run = world.train("run", steps=250, nodes=1, devices_per_node=2, parameters={"every": 3})
     world.wait_for_note(run, what="step", step=2)
     world.new_worker()
@@ -169,6 +170,10 @@ def wishes(world: World) -> None:
     world.wait("it waits", lambda: (g := world.gang(waiting)) and g.state is GangState.WAITING)
     world.ledger.wish(world.pool, "prioritize", waiting, {"priority": 5}, by="crash", why="a test")
     world.ledger.wish(world.pool, "evict", run, {}, by="crash", why="a test")
+    freeze = {"scope": "team", "name": "nobody"}
+    frozen = world.ledger.wish(world.pool, "freeze", None, freeze, by="crash", why="a test")
+    world.wait("the order to be taken up", lambda: world.ledger.wish_taken_up(frozen))
+    world.ledger.wish(world.pool, "thaw", None, freeze, by="crash", why="a test")
     world.ledger.wish(world.pool, "cancel", waiting, {}, by="crash", why="a test")
     world.wait_until_over()
 

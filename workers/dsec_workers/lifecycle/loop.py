@@ -107,7 +107,7 @@ class Loop:
         if self._due("accrue", ACCRUE_SECONDS):
             half_life = self.planning.policy.usage_half_life_seconds
             await term.write(term.ledger.accrue, now, half_life_seconds=half_life)
-        if self._due("prune", PRUNE_SECONDS):
+        if self.planning.refreshed and self._due("prune", PRUNE_SECONDS):
             await self._prune(now)
         await term.log_decisions()
 

@@ -46,6 +46,8 @@ class Planning:
     given: Policy = field(init=False)
     """What this worker was started with: in force where nobody set a policy."""
     shadow: ShadowPolicy = field(default_factory=ShadowPolicy)
+    refreshed: bool = False
+    """Whether the policy in force is known."""
     unreadable: set[int] = field(default_factory=set)
     overrides: dict[str, int] = field(default_factory=dict)
     """Orders to start one run: run id → the wish that is answered when it has been admitted."""
@@ -118,6 +120,7 @@ class Planning:
         shadow = await term.read(term.ledger.policy, term.pool, role=SHADOW)
         self.policy = self._adopted(term, found, "policy", self.policy) or self.given
         self.shadow.policy = self._adopted(term, shadow, "shadow policy", self.shadow.policy)
+        self.refreshed = True
 
     def _adopted(self, term: Term, record: PolicyRecord | None, name: str, last: Policy | None) -> Policy | None:
         if record is None:
