@@ -19,7 +19,8 @@ from dsec_blocks.cache.store.layout import Layout
 from dsec_blocks.cache.store.leases import Held, lease_path
 from dsec_blocks.cache.store.marks import Mark, living, marks_in, path_of, place, withdraw
 from dsec_blocks.cache.store.refs import Ref, read_listing, with_known_digests, write_listing, write_ref
-from dsec_blocks.cache.store.room import Need, drop_staging, grant
+from dsec_blocks.cache.store.room import Need, grant
+from dsec_blocks.cache.store.staging import drop_staging
 from dsec_blocks.cache.store.store import Store
 from dsec_blocks.cache.store.usage import is_left, written_bytes
 from dsec_blocks.cache.store.views import View, keep_blob, link_blob, publish_view
@@ -140,11 +141,12 @@ def fill(
         check_paths([item.path for item in items])
         files.make_directory(building / "files")
         known = with_known_digests(read_listing(layout, address.key), items)
-        present = {
-            item.path: known[item.path]
-            for item in items
-            if item.path in known and link_blob(layout, known[item.path], building / "files" / item.path)
-        }
+        present: dict[str, str] = {}
+        for item in items:
+            digest = known.get(item.path)
+            target = building / "files" / item.path
+            if digest is not None and link_blob(layout, digest, target, size_bytes=item.size_bytes):
+                present[item.path] = digest
         missing = sorted((item for item in items if item.path not in present), key=lambda item: item.path)
         ask, left = _replacing(store, ask)
         need = Need(
@@ -182,7 +184,7 @@ def fill(
     finally:
         # The reservation first: until then its files belong to it, afterwards they are the resident blobs.
         withdraw(reservation, at="cache.reservation.release")
-        drop_staging(store, ask.id)
+        drop_staging(store.layout, ask.id)
     return Filled(held, moved, len(fetched), seconds)
 
 
@@ -203,7 +205,7 @@ def _take_over(store: Store, staging: Path, left: Sequence[str]) -> None:
         if not (staging / "data").exists():
             with suppress(FileNotFoundError):
                 files.rename(layout.staging / old / "data", staging / "data", at="cache.staging.take_over")
-        drop_staging(store, old)
+        drop_staging(store.layout, old)
         withdraw(layout.reservations / f"{old}.json", at="cache.reservation.replace")
 
 
@@ -260,6 +262,6 @@ def _clear_up(store: Store, ask: Mark, *, keep: bool) -> None:
         kept = replace(ask, fields={**ask.fields, "abandoned": True, "bytes": 0})
         place(layout.reservations, kept, at="cache.reservation.abandon")
         return
-    drop_staging(store, ask.id)
+    drop_staging(layout, ask.id)
     withdraw(reservation, at="cache.reservation.cancel")
     withdraw(path_of(layout.asks, ask), at="cache.ask.cancel")

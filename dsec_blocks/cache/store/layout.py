@@ -94,7 +94,7 @@ class Layout:
 
 
 def names(directory: Path) -> list[str]:
-    """Finished entries of a directory, in order; empty if there is none. One that begins with a dot is being written."""
+    """Finished entries of a directory, sorted; empty if there is none. One that begins with a dot is being written."""
     try:
         return sorted(name for name in os.listdir(directory) if not name.startswith("."))
     except (FileNotFoundError, NotADirectoryError):

@@ -14,7 +14,9 @@ from dsec_blocks.cache.errors import BundleTooLarge, CacheFull
 from dsec_blocks.cache.store import evicting, memory
 from dsec_blocks.cache.store.leases import holders
 from dsec_blocks.cache.store.marks import Mark, marks_in, path_of, place, withdraw
+from dsec_blocks.cache.store.staging import drop_staging
 from dsec_blocks.cache.store.store import Store
+from dsec_blocks.cache.store.sweep import sweep
 from dsec_blocks.cache.store.usage import Usage, is_left, usage
 from dsec_blocks.cache.store.views import resident_bundles
 from dsec_blocks.cache.store.wording import full_message
@@ -108,7 +110,7 @@ def _fits_at_all(store: Store, need: Need) -> None:
 
 def _make_room(store: Store, ask: Mark, need: Need, over: Excess) -> bool:
     """Evict until `over` should be covered; False, with nothing evicted, if that cannot be."""
-    if evicting.empty_trash(store.layout) or _drop_left_staging(store, ask):
+    if not sweep(store).is_nothing or _drop_left_staging(store, ask):
         return True
     resident = resident_bundles(store.layout)
     held = {bundle for bundle in resident if holders(store, bundle)}
@@ -163,17 +165,7 @@ def _drop_left_staging(store: Store, ask: Mark) -> bool:
     dropped = False
     for path, mark in list(marks_in(store.layout.reservations)):
         if mark.id not in ask.fields.get("replaces", ()) and is_left(mark, path, store.sight):
-            drop_staging(store, mark.id)
+            drop_staging(store.layout, mark.id)
             withdraw(path, at="cache.reservation.sweep")
             dropped = True
     return dropped
-
-
-def drop_staging(store: Store, reservation: str) -> None:
-    """Remove what was written for a reservation; its mark is the caller's to take away, afterwards."""
-    trashed = store.layout.trash / f"staging-{reservation}"
-    try:
-        files.rename(store.layout.staging / reservation, trashed, at="cache.staging.drop")
-    except FileNotFoundError:
-        return
-    files.remove_tree(trashed, at="cache.staging.remove")

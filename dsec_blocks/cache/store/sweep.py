@@ -13,7 +13,7 @@ from dsec_blocks.cache.store import evicting
 from dsec_blocks.cache.store.layout import names
 from dsec_blocks.cache.store.marks import Mark, marks_in, withdraw
 from dsec_blocks.cache.store.refs import all_refs, remove_ref
-from dsec_blocks.cache.store.room import drop_staging
+from dsec_blocks.cache.store.staging import drop_staging
 from dsec_blocks.cache.store.store import Store
 from dsec_blocks.cache.store.usage import is_left
 from dsec_blocks.cache.store.views import View, all_views, views_of
@@ -70,7 +70,7 @@ def _marks(store: Store, counts: Counter[str]) -> None:
             files.remove_empty(root / name)
     for path, mark in list(marks_in(store.layout.asks)):
         if store.sight.is_dead(mark, path):
-            drop_staging(store, mark.id)
+            drop_staging(store.layout, mark.id)
             withdraw(path, at="cache.ask.sweep")
             counts["asks"] += 1
 
@@ -85,12 +85,12 @@ def _staging(store: Store, counts: Counter[str], staging_seconds: float) -> None
         data = store.layout.staging / name / "data"
         if _is_worth_resuming(store, mark, data, staging_seconds):
             continue
-        drop_staging(store, name)
+        drop_staging(store.layout, name)
         withdraw(path, at="cache.reservation.expire")
         counts["fetches that died"] += 1
     for name in present:
         if name not in asks and name not in granted:
-            drop_staging(store, name)
+            drop_staging(store.layout, name)
             counts["staging directories"] += 1
 
 

@@ -7,11 +7,13 @@ least once and never missed. An inode is counted once however many names it has.
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from dsec_blocks.cache.store.layout import Layout, names
 from dsec_blocks.cache.store.marks import Mark, Sight, marks_in
+from dsec_blocks.cache.transfer.journal import NAME as JOURNAL
 
 Inode = tuple[int, int]
 
@@ -64,35 +66,47 @@ def usage(layout: Layout, sight: Sight) -> Usage:
     """Scan the cache."""
     asks = list(marks_in(layout.asks))
     granted = list(marks_in(layout.reservations))
-    replaced = {old for _, mark in (*asks, *granted) for old in mark.fields.get("replaces", ())}
-    granted = [(path, mark) for path, mark in granted if mark.id not in replaced or not is_left(mark, path, sight)]
     moved = {mark.id for _, mark in granted}
-    asks = [(path, mark) for path, mark in asks if mark.id not in moved]
+    asks = [(path, mark) for path, mark in asks if mark.id not in moved and not is_left(mark, path, sight)]
+    left = {mark.id for path, mark in granted if is_left(mark, path, sight)}
+    # Who goes on with what a dead fetch left has reserved as much as that for it.
+    taken_on = {old for _, mark in granted if mark.id not in left for old in mark.fields.get("replaces", ())} & left
+    granted = [(path, mark) for path, mark in granted if mark.id not in taken_on]
     inodes = _Inodes()
     reserved = in_flight = 0
-    for path, mark in granted:
+    to_be_taken_on: dict[str, int] = {}
+    for _, mark in granted:
         # What is written is in these files; once they are blobs as well, they still belong to the reservation.
-        written = sum(inodes.new_bytes(found) for found in _files_below(layout.staging / mark.id / "data"))
+        written = sum(inodes.new_bytes(found) for found in _data_of(layout.staging / mark.id / "data"))
         in_flight += written
-        if not is_left(mark, path, sight):
+        if mark.id in left:
+            to_be_taken_on[mark.id] = written
+        else:
             reserved += max(0, int(mark.fields.get("bytes", 0)) - written)
+    asked = 0
+    for _, mark in asks:
+        # Only one of those who ask can go on with it, whichever: the first is as good as any for the sum.
+        credit = sum(to_be_taken_on.pop(old, 0) for old in mark.fields.get("replaces", ()))
+        asked += max(0, int(mark.fields.get("bytes", 0)) - credit)
     before = len(inodes.seen)
     resident = 0
     for part in names(layout.blobs):
         resident += sum(inodes.new_bytes(found) for found in _files_below(layout.blobs / part))
     for name in names(layout.staging):
-        resident += sum(inodes.new_bytes(found) for found in _files_below(layout.staging / name / "view"))
+        if name not in taken_on:  # without a mark any more: a copy of what turned out to be a blob already
+            resident += sum(inodes.new_bytes(found) for found in _data_of(layout.staging / name / "data"))
+        resident += sum(inodes.new_bytes(found) for found in _files_below(layout.staging / name / "view" / "files"))
     for bundle in names(layout.views):
         for nonce in names(layout.views / bundle):
             resident += sum(inodes.new_bytes(found) for found in _files_below(layout.views / bundle / nonce / "files"))
     files = len(inodes.seen) - before
-    trash = sum(inodes.new_bytes(found) for found in _files_below(layout.trash))
+    trash = sum(inodes.new_bytes(found) for found in _trash_of(layout))
     return Usage(
         resident_bytes=resident,
         reserved_bytes=reserved,
         in_flight_bytes=in_flight,
         trash_bytes=trash,
-        asked_bytes=sum(int(mark.fields.get("bytes", 0)) for _, mark in asks),
+        asked_bytes=asked,
         asks=tuple(mark for _, mark in asks),
         reservations=tuple(mark for _, mark in granted),
         files=files,
@@ -106,7 +120,27 @@ def is_left(mark: Mark, path: Path, sight: Sight) -> bool:
 
 def written_bytes(layout: Layout, reservation: str) -> int:
     """What has been written for a reservation so far."""
-    return sum(found.st_size for found in _files_below(layout.staging / reservation / "data"))
+    return sum(found.st_size for found in _data_of(layout.staging / reservation / "data"))
+
+
+def _data_of(data: Path) -> Iterator[os.stat_result]:
+    """The staged files; the transfer's journal beside them is no data."""
+    for name in names(data):
+        with suppress(FileNotFoundError):
+            if name != JOURNAL:
+                yield (data / name).stat()
+
+
+def _trash_of(layout: Layout) -> Iterator[os.stat_result]:
+    """Blobs, and the data in views and staging directories on their way out (not their manifests and journals)."""
+    for name in names(layout.trash):
+        path = layout.trash / name
+        yield from _files_below(path / "files")
+        yield from _files_below(path / "view" / "files")
+        yield from _data_of(path / "data")
+        with suppress(FileNotFoundError):
+            if path.is_file():
+                yield path.stat()
 
 
 def _files_below(directory: Path) -> Iterator[os.stat_result]:

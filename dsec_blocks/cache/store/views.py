@@ -79,8 +79,10 @@ def resident_bundles(layout: Layout) -> dict[str, Manifest]:
     return found
 
 
-def link_blob(layout: Layout, digest: str, target: Path) -> bool:
-    """Give a resident blob a name in a view that is being built; False if there is no such blob (any more)."""
+def link_blob(layout: Layout, digest: str, target: Path, *, size_bytes: int) -> bool:
+    """Give a resident blob a name in a view that is being built; False if there is no such blob (any more), or it is
+    not as long as it must be: then it is fetched, and replaced.
+    """
     target.parent.mkdir(parents=True, exist_ok=True)
     source = layout.blob(digest)
     try:
@@ -88,7 +90,7 @@ def link_blob(layout: Layout, digest: str, target: Path) -> bool:
     except FileNotFoundError:
         return False
     except FileExistsError:
-        return True
+        pass
     except OSError as error:
         if error.errno != errno.EMLINK:
             raise
@@ -97,7 +99,10 @@ def link_blob(layout: Layout, digest: str, target: Path) -> bool:
             files.write(target, _content(source), at="cache.view.copy", mode=0o444)
         except FileNotFoundError:
             return False
-    return True
+    if target.stat().st_size == size_bytes:
+        return True
+    files.remove(target, at="cache.view.unlink_damaged")
+    return False
 
 
 def keep_blob(layout: Layout, staged: Path, digest: str, target: Path) -> None:
@@ -118,14 +123,12 @@ def keep_blob(layout: Layout, staged: Path, digest: str, target: Path) -> None:
             break
         except FileExistsError:  # the same content is there already: use that, so that it is stored once
             spare = target.with_name(f".{target.name}.shared")
-            if not link_blob(layout, digest, spare):
-                continue  # and has just been evicted
-            if _is_intact(spare, staged):
+            if link_blob(layout, digest, spare, size_bytes=staged.stat().st_size):
                 files.rename(spare, target, at="cache.view.share")
-            else:
-                files.remove(spare, at="cache.view.unshare")
+                break
+            if blob.exists():  # damaged: whoever still reads it keeps what it has
                 files.rename(_second_name(staged), blob, at="cache.blob.replace")
-            break
+                break
         except OSError as error:
             if error.errno == errno.EMLINK:
                 break
@@ -150,13 +153,6 @@ def publish_view(layout: Layout, building: Path, manifest: Manifest, nonce: str)
             if not building.exists():
                 raise
     return view
-
-
-def _is_intact(blob: Path, staged: Path) -> bool:
-    """Whether a blob that was there already has the size of the content that was just verified."""
-    with suppress(FileNotFoundError):
-        return blob.stat().st_size == staged.stat().st_size
-    return False
 
 
 def _second_name(staged: Path) -> Path:
