@@ -69,12 +69,15 @@ class Sorting:
                 gang.checkpoint_seconds, gang.restart_seconds, request.grace_seconds,
             )  # fmt: skip
             user = gang.created_by if self.snapshot.teams[gang.team].user_devices is not None else ""
-            level = level_of(gang, self.policy, now) if self.policy.time_sharing else 0
-            if level == 0 and lift_due(gang, self.policy, now):
-                self.lifted.add(gang.run_id)
+            level = 0
+            if self.policy.time_sharing:
+                level = level_of(gang, self.policy, now)
+                if level == 0 and lift_due(gang, self.policy, now):
+                    self.lifted.add(gang.run_id)
             binding = self._binding(gang) if self._withholding.orders and request.devices else ()
             ordered = gang.run_id if override is not None else None
-            past = (gang.evicted_for, tuple(sorted(self._spared_by.get(gang.run_id, ()))))
+            spared_by = tuple(sorted(self._spared_by.get(gang.run_id, ()))) if self._spared_by else ()
+            past = (gang.evicted_for, spared_by)
             key = (
                 what,
                 request.max_runtime_seconds,
@@ -105,7 +108,7 @@ class Sorting:
                     user=user,
                     level=level,
                     evicted_for=gang.evicted_for,
-                    never_evicted_by=past[1],
+                    never_evicted_by=spared_by,
                     leaving_for=alone is not None,
                 )
             kind.gangs.append(len(queue))
