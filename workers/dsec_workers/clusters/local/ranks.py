@@ -75,7 +75,10 @@ def device_env(devices: Sequence[str]) -> dict[str, str]:
 
 
 def launched_argv(argv: Sequence[str], *, launcher: str, env: Mapping[str, str], nodes: int) -> list[str]:
-    """The command of one rank: as given, or wrapped by torchrun (one agent a member) when that launches it."""
+    """The command of one rank: as given, or wrapped by torchrun (one agent a member) when that launches it.
+
+    torchrun puts `python` before what it is given, which is right for a script and for `-m module` only.
+    """
     if launcher != "torchrun":
         return list(argv)
     devices = [uuid for uuid in env[names.ENV_DEVICES].split(",") if uuid]
@@ -88,6 +91,7 @@ def launched_argv(argv: Sequence[str], *, launcher: str, env: Mapping[str, str],
         f"--nproc-per-node={max(1, len(devices))}",
         f"--master-addr={env['MASTER_ADDR']}",
         f"--master-port={env['MASTER_PORT']}",
+        *([] if argv[0].endswith(".py") or argv[0] == "-m" else ["--no-python"]),
         *argv,
     ]
 
