@@ -63,9 +63,15 @@ class Case:
         return f"DSEC_CRASH_CASE={self} pytest tests/crash -k matrix"
 
 
+def told_of_points() -> dict[str, dict[str, str]]:
+    """Each point's module and scope."""
+    told: dict[str, dict[str, str]] = json.loads(POINTS.read_text())
+    return told
+
+
 def scopes() -> dict[str, str]:
     """Each point's scope: `run` for the path of a run, which the matrix is made of."""
-    return {name: told["scope"] for name, told in json.loads(POINTS.read_text()).items()}
+    return {name: told["scope"] for name, told in told_of_points().items()}
 
 
 @cache
