@@ -9,7 +9,7 @@ PYTEST := $(BIN)/python -m pytest --durations=25
 PROCESSES ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-fast test-long lint format lock fault-points screenshots clean
+.PHONY: help venv demo test test-fast test-long test-kube lint format lock fault-points screenshots kube kube-down kube-programs clean
 .SILENT:
 
 help: ## This list
@@ -35,13 +35,13 @@ $(STAMP): requirements.lock pyproject.toml
 demo: venv ## A run waits for its GPUs, gets them, gives way and resumes: watch it (≤ 4 min)
 	$(BIN)/dsec demo
 
-test: venv ## Everything but the tests that take minutes; the lint runs inside it
+test: kube-programs ## Everything but the tests that take minutes; the lint runs inside it
 	$(PYTEST) -n $(PROCESSES) -m "not long"
 
 test-fast: lint ## Under a minute: lint, and the tests that need no server
 	$(PYTEST) -n $(PROCESSES) -m "not slow and not long"
 
-test-long: venv ## Everything, the tests that take minutes included
+test-long: kube-programs ## Everything, the tests that take minutes included
 	$(PYTEST) -n $(PROCESSES)
 
 lint: venv ## ruff, mypy and the import contracts
@@ -62,6 +62,18 @@ fault-points: venv ## Write tests/crash/points.json from the names in the source
 
 screenshots: venv ## Pictures of a running demo into docs/images/ (needs Debian's chromium)
 	$(BIN)/python tools/screenshots.py
+
+kube: venv ## Start a real Kubernetes control plane here (built once with Go, about 7 minutes)
+	$(BIN)/python -m dsec_deployments.control_plane up
+
+kube-down: venv ## Stop it and leave nothing
+	$(BIN)/python -m dsec_deployments.control_plane down --purge
+
+kube-programs: venv ## Build its programs where they are missing; says so in one line where it cannot
+	$(BIN)/python -m dsec_deployments.control_plane build
+
+test-kube: kube-programs ## The tests on a real Kubernetes control plane
+	$(PYTEST) tests/workers/clusters/kubernetes tests/deployments/control_plane
 
 bench-%: venv ## One benchmark, for example: make bench-dispatch
 	$(BIN)/python -m benchmarks.$*

@@ -1,3 +1,9 @@
 """Fixtures shared by all tests, one module a server, and how the tests are spread over processes."""
 
-pytest_plugins = ["tests.fixtures.postgres", "tests.fixtures.prefect", "tests.fixtures.s3", "tests.fixtures.turns"]
+pytest_plugins = [
+    "tests.fixtures.kubernetes",
+    "tests.fixtures.postgres",
+    "tests.fixtures.prefect",
+    "tests.fixtures.s3",
+    "tests.fixtures.turns",
+]
