@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsec_workers.scheduling.shares import fill
@@ -31,6 +31,7 @@ amounts = st.integers(0, 50).map(float)
 siblings = st.lists(st.tuples(amounts, amounts, st.sampled_from([0.5, 1.0, 2.0, 7.0])), min_size=1, max_size=7)
 
 
+@settings(deadline=None)
 @given(capacity=amounts, siblings=siblings)
 def test_nothing_is_wasted_while_somebody_wants_it_and_nobody_gets_more_than_he_wants(capacity, siblings) -> None:
     quota, demand, weight = (np.array(column, float) for column in zip(*siblings, strict=True))
@@ -43,6 +44,7 @@ def test_nothing_is_wasted_while_somebody_wants_it_and_nobody_gets_more_than_he_
     assert capped.sum() == pytest.approx(max(promised, min(capacity, demand.sum())), abs=1e-6)
 
 
+@settings(deadline=None)
 @given(capacity=amounts, siblings=siblings, which=st.integers(0, 6))
 def test_the_uncapped_share_is_what_that_one_would_get_if_it_wanted_everything(capacity, siblings, which) -> None:
     quota, demand, weight = (np.array(column, float) for column in zip(*siblings, strict=True))

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsec_blocks.model.requests import GangRequest
@@ -198,6 +198,7 @@ def trees(draw: st.DrawFn) -> list[Team]:
     ]
 
 
+@settings(deadline=None)
 @given(teams=trees(), uses=st.lists(st.tuples(st.integers(0, 6), st.integers(1, 3)), max_size=12))
 def test_whatever_fits_into_the_room_breaks_no_limit_and_one_more_breaks_one(teams, uses) -> None:
     quota = Quota(cluster([node("n1", 16)], [], teams), {}, Policy(), 0.0)
@@ -219,6 +220,7 @@ def test_whatever_fits_into_the_room_breaks_no_limit_and_one_more_breaks_one(tea
             tree.use(who, -room - 1)
 
 
+@settings(deadline=None)
 @given(teams=trees(), uses=st.lists(st.integers(0, 4), min_size=7, max_size=7))
 def test_nobody_who_keeps_to_what_he_owns_is_ever_over_for_anybody(teams, uses) -> None:
     quota = Quota(cluster([node("n1", 16)], [], teams), {}, Policy(), 0.0)

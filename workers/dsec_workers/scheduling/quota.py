@@ -43,13 +43,15 @@ class Quota:
         self.users: dict[tuple[int, str], int] = {}
         """Devices in use by (team, person), of teams that limit what one person may hold."""
         self.wanted: Floats = np.array([asked.get(team.name, 0) for team in self.teams], float)
-        self.past: Floats = past_devices(snapshot.usage, self.number, policy)
+        past = past_devices(snapshot.usage, self.number, policy)
         for gang in snapshot.gangs():
             team, devices = self.number[gang.team], len(gang.placement.devices)
-            self.past[team] += charged_ahead(gang, policy, now)
+            past[team] += charged_ahead(gang, policy, now)
             if not gang.evicting:
                 self._count(team, devices, gang.created_by)
                 self.wanted[team] += devices
+        self.past: Floats = self.tree.sums(past)
+        """Average devices lately, by node of the tree."""
         self._fair: Floats | None = None
         self._lifted = False
 
@@ -73,7 +75,8 @@ class Quota:
         """The team (and the person) uses so many more devices (fewer, when negative) of the `asked` it waited for."""
         self._count(team, devices, user)
         if devices > 0:
-            self.past[team] += devices * self.policy.charge_ahead_seconds / self.policy.usage_window_seconds
+            ahead = devices * self.policy.charge_ahead_seconds / self.policy.usage_window_seconds
+            self.past[self.tree.upwards[team]] += ahead
         if devices != asked:
             self.wanted[team] += devices - asked
             self._fair = None
@@ -153,9 +156,10 @@ class Quota:
     def shares(self, teams: Ints, needs: Ints) -> Floats:
         """After-state share ÷ fair share in [0, 1], the largest over each team's path, past usage mixed in."""
         history, fair = self.policy.history_weight, self.fair
-        mixed = self.tree.used * (1.0 - history) + self.tree.sums(self.past) * history
-        worst: Floats = np.zeros(len(teams))
-        for nodes in self.tree.levels:
+        mixed = self.tree.used * (1.0 - history) + self.past * history
+        more = needs * (1.0 - history)
+        worst: Floats = (mixed[teams] + more) / fair[teams]
+        for nodes in self.tree.levels[1:]:
             node = nodes[teams]
-            worst = np.maximum(worst, (mixed[node] + needs * (1.0 - history)) / fair[node])
+            worst = np.maximum(worst, (mixed[node] + more) / fair[node])
         return np.clip(worst, 0.0, 1.0)

@@ -64,7 +64,8 @@ class Tree:
             np.array([path[min(level, len(path) - 1)] for path in self.path], np.int64) for level in range(depth)
         ]
         """Per level, the node of each team's path there; short paths repeat their last."""
-        self.top: Ints = np.array([path[-1] for path in self.path], np.int64)
+        self.upwards: list[Ints] = [np.array([*path, self.root], np.int64) for path in self.path]
+        """Per team, its path and the pool."""
 
     def _upwards(self) -> list[int]:
         """Every node after all that are below it."""
@@ -128,8 +129,8 @@ class Tree:
     def sums(self, by_team: Floats) -> Floats:
         """Values of teams, added up over every subtree."""
         found: Floats = np.zeros(self.root + 1)
-        for team, path in enumerate(self.path):
-            found[[*path, self.root]] += by_team[team]
+        for team, nodes in enumerate(self.upwards):
+            found[nodes] += by_team[team]
         return found
 
     def fair_shares(self, wanted: Floats) -> Floats:
