@@ -158,11 +158,11 @@ class Cache:
                     write_ref(self.store.layout, address.key, replace(ref, checked_at=self.store.clock.now()))
                     return self._hit(address, held, began)
             ask = filling.begin(self.store, address, who=mark.who)
-            rivals = [rival for rival in filling.rivals(self.store, ask) if rival.id not in ignored]
-            if rivals:
+            rival = filling.go_ahead(self.store, ask, ignored=ignored)
+            if rival is not None:
                 filling.give_up(self.store, ask)
-                if not filling.wait_for(self.store, rivals[0], cancelled=cancelled):
-                    ignored.add(rivals[0].id)
+                if not filling.wait_for(self.store, rival, cancelled=cancelled):
+                    ignored.add(rival.id)
                 continue
             return self._fill(address, items, ask, mark, origin, began, progress=progress, cancelled=cancelled)
 

@@ -142,7 +142,7 @@ def before(story: str, root: Path) -> None:
 def struck(story: str, point: str, mode: str, root: Path) -> None:
     before(story, root)
     if mode == "stall":
-        sleeper = start(story, root, **{ENV_FAULT: f"{point}:stall"})
+        sleeper = start(story, root, **{ENV_FAULT: f"{point}:stall:1"})
         _until_stopped(sleeper)
         play("make_room", root)  # whoever comes meanwhile may find the cache held, and must not hang
         os.kill(sleeper.pid, signal.SIGCONT)

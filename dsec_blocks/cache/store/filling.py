@@ -4,7 +4,7 @@ Order: blobs → view (with its manifest) → listing → ref. Whoever fills fir
 already, so that an eviction in the meantime cannot take it away; what it cannot secure, it fetches.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -72,24 +72,38 @@ class Filled:
 
 
 def begin(store: Store, address: BundleAddress, *, who: str) -> Mark:
-    """Say that this process fills `address`; others who want it see that and wait."""
+    """Say that this process would fill `address`."""
     store.prepare()
     ask = store.mark(who, key=address.key, uri=str(address), bytes=0)
     place(store.layout.asks, ask, at="cache.ask.place")
     return ask
 
 
-def rivals(store: Store, ask: Mark) -> list[Mark]:
-    """Others who fill the same address and began before (the ids decide between equals)."""
+def go_ahead(store: Store, ask: Mark, *, ignored: Collection[str] = ()) -> Mark | None:
+    """Commit to filling: None, or whoever does it already, for whom to wait.
+
+    Of those who would fill the first by name may; then it says so and looks again. Two can still come out of this, and
+    then the bundle is fetched twice: this saves bandwidth, nothing rests on it.
+    """
+    found = _rivals(store, ask, ignored)
+    first = [mark for mark in found if mark.fields.get("fills") or mark.id < ask.id]
+    if first:
+        return first[0]
+    ask.fields["fills"] = True
+    place(store.layout.asks, ask, at="cache.ask.commit")
+    return next((mark for mark in _rivals(store, ask, ignored) if mark.fields.get("fills")), None)
+
+
+def _rivals(store: Store, ask: Mark, ignored: Collection[str]) -> list[Mark]:
+    """Others who fill the same address."""
     found = [*living(store.layout.asks, store.sight), *living(store.layout.reservations, store.sight)]
-    mine = (ask.since, ask.id)
     return [
         mark
         for mark in found
         if mark.id != ask.id
+        and mark.id not in ignored
         and mark.fields.get("key") == ask.fields["key"]
         and not mark.fields.get("abandoned")
-        and (mark.since, mark.id) < mine
     ]
 
 

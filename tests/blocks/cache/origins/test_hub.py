@@ -32,13 +32,13 @@ class Hub:
         server.tricks.append(self.answer)
 
     def tree(self) -> list[dict]:
-        oid = hashlib.sha256(self.weights).hexdigest()
+        large = {"oid": hashlib.sha256(self.weights).hexdigest(), "size": 12 * MIB}
         blob = hashlib.sha1(f"blob {len(CONFIG)}\0".encode() + CONFIG).hexdigest()
         return [
             {"type": "directory", "path": "onnx", "oid": "0", "size": 0},
             {"type": "file", "path": "config.json", "size": len(CONFIG), "oid": blob},
-            {"type": "file", "path": "model.safetensors", "size": 12 * MIB, "oid": "1", "lfs": {"oid": oid, "size": 12 * MIB}},
-        ]  # fmt: skip
+            {"type": "file", "path": "model.safetensors", "size": 12 * MIB, "oid": "1", "lfs": large},
+        ]
 
     def answer(self, exchange: Exchange) -> bool:
         path = urlsplit(exchange.path).path
