@@ -13,7 +13,7 @@ import pytest
 
 from dsec_blocks.checkpoints import StoreAddress, open_store
 from dsec_blocks.checkpoints.commit_log import CommitLog
-from dsec_blocks.checkpoints.spool import close
+from dsec_blocks.checkpoints.spool import CLOSED
 from dsec_blocks.checkpoints.uploader import main as upload
 from dsec_blocks.gateways.faults import ENV_FAULT, ENV_FAULT_LOG
 from tests.blocks.checkpoints.ranks import Ranks
@@ -70,7 +70,8 @@ def acknowledged(directory: Path) -> int:
 def recover(directory: Path, *, attempt: int) -> None:
     """What the supervisor does: the uploader is started again, and told that nothing more will come."""
     spool = directory / f"spool-{attempt}"
-    close(spool)
+    spool.mkdir(parents=True, exist_ok=True)
+    (spool / CLOSED).touch()
     assert upload(spool, None) == 0
 
 
