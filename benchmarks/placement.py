@@ -6,17 +6,22 @@ Random, BestFit and FGD as in the paper, and the scheduler's own score, on the s
 values are the cards allocated, in % of all, when the requests that have arrived come to 80, 90, 100 and 130 % of them;
 `fragmentation` is the free card that a pod drawn from the list could not use, in % of all. Without the public trace
 in $DSEC_DATA there is nothing to measure; with `--trace` any list of the same columns is placed on the same nodes.
+
+It takes some minutes. What is finished is kept beside the results, so that an interrupted call goes on where it was;
+a change of the code or of the list makes it start anew.
 """
 
 import argparse
 import csv
+import hashlib
+import json
 import os
 import statistics
 import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +29,8 @@ from rich.progress import Progress
 
 from benchmarks.packing.methods import BestFit, Fragmentation, Gradient, Method, Ours, Place, Random
 from benchmarks.packing.pods import LISTS, NODES, Cluster, arrivals, frequencies, read_cluster, read_pods
-from benchmarks.report import publish
+from benchmarks.report import RESULTS, publish
+from dsec_workers.scheduling import fragmentation, scoreboard, shapes
 from dsec_workers.scheduling.fragmentation import Headroom
 from dsec_workers.scheduling.shapes import WHOLE, MemberShape
 
@@ -50,6 +56,37 @@ class Run:
     allocated: Marks
     fragmented: Marks
     dropped: int
+
+
+class Kept:
+    """Finished runs in a file of lines, each with a digest of the code and the list that they came from."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        code = [Path(__file__), *sorted((Path(__file__).parent / "packing").glob("*.py"))]
+        code += [Path(module.__file__ or "") for module in (fragmentation, scoreboard, shapes)]
+        self.code = b"".join(source.read_bytes() for source in code)
+        self.lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+
+    def runs(self, name: str, path: Path, seed: int) -> list[Run]:
+        """The four runs of a list and a seed, none when they are not there or came from something else."""
+        digest = self._digest(path)
+        found = [entry["run"] for entry in map(json.loads, self.lines) if entry["from"] == digest]
+        return [
+            Run(**{**run, "allocated": tuple(run["allocated"]), "fragmented": tuple(run["fragmented"])})
+            for run in found
+            if run["list"] == name and run["seed"] == seed
+        ]
+
+    def add(self, path: Path, runs: Sequence[Run]) -> None:
+        """Keep these."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        lines = [json.dumps({"from": self._digest(path), "run": asdict(run)}) for run in runs]
+        with self.path.open("a", encoding="utf-8") as text:
+            text.write("".join(line + "\n" for line in lines))
+
+    def _digest(self, path: Path) -> str:
+        return hashlib.sha256(self.code + path.read_bytes()).hexdigest()[:16]
 
 
 def data_folder() -> Path:
@@ -155,13 +192,17 @@ def main() -> None:
     elif options.lists:
         lists = {name: lists[name] for name in options.lists.split(",")}
     seeds = list(SEEDS)[: options.seeds]
-    runs: list[Run] = []
+    kept = Kept(RESULTS / "placement.parts.jsonl")
+    wanted = [(name, path, seed) for seed in seeds for name, path in lists.items()]
+    runs = [run for name, path, seed in wanted for run in kept.runs(name, path, seed)]
+    missing = [part for part in wanted if not kept.runs(*part)]
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # the processes below share the cores already
     with Progress() as progress, ProcessPoolExecutor(max_workers=os.cpu_count()) as pool:
-        task = progress.add_task("placement", total=len(lists) * len(seeds))
-        jobs = [pool.submit(place_list, n, path, nodes, seed) for seed in seeds for n, path in lists.items()]
+        task = progress.add_task("placement", total=len(wanted), completed=len(wanted) - len(missing))
+        jobs = {pool.submit(place_list, name, path, nodes, seed): path for name, path, seed in missing}
         for job in as_completed(jobs):
             runs.extend(job.result())
+            kept.add(jobs[job], job.result())
             progress.advance(task)
     measured = summarise(runs)
     figures, rows = judge(measured, published(data))

@@ -14,7 +14,7 @@ class Health(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """One physical (or declared) GPU, known by its UUID on every node and after every reboot."""
+    """One physical (or declared) GPU, or a slice of one, known by its UUID on every node and after every reboot."""
 
     uuid: str
     node: str
@@ -25,6 +25,10 @@ class Device:
     """Devices with the same non-empty domain reach each other over NVLink; it may span nodes."""
     numa_node: int = 0
     health: Health = Health.HEALTHY
+    slice_of: str = ""
+    """The UUID of the card that this is a slice of. A card with slices is given to nobody as a whole."""
+    profile: str = ""
+    """What kind of slice: "3g.40gb", or "1/4" of a card's time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

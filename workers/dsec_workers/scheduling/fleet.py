@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dsec_blocks.model.devices import Device, Health, Node
-from dsec_blocks.model.requests import GangRequest
+from dsec_blocks.model.requests import GangRequest, parse_share
 from dsec_blocks.model.units import format_memory
 
 if TYPE_CHECKING:
@@ -30,6 +30,14 @@ class DeviceClass:
 
     model: str
     memory_bytes: int
+    profile: str = ""
+    """Of slices."""
+
+    def is_share(self, share: str | None) -> bool:
+        """Whether these are what a request for that share (None: whole cards) is given."""
+        if share is None or not self.profile:
+            return share is None and not self.profile
+        return self.profile == share or (not _is_profile(share) and parse_share(self.profile) >= parse_share(share))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +93,7 @@ class Fleet:
     source: tuple[Node, ...] = field(repr=False)
     prospects: "Prospects | None" = field(default=None, repr=False)
     """What a cycle expects to come; it decides between places that would do."""
-    _pools: dict[tuple[str | None, int | None], ResourcePool] = field(default_factory=dict, repr=False)
+    _pools: dict[tuple[str | None, int | None, str | None], ResourcePool] = field(default_factory=dict, repr=False)
     """Memo of `pool_of`: a pure function of the fleet."""
 
     @property
@@ -95,14 +103,16 @@ class Fleet:
 
     def pool_of(self, request: GangRequest) -> ResourcePool:
         """The resource pool of a request's `gpu_model` and `gpu_memory_bytes`; without classes when nothing matches."""
-        key = (request.gpu_model, request.gpu_memory_bytes)
+        key = (request.gpu_model, request.gpu_memory_bytes, request.share)
         pool = self._pools.get(key)
         if pool is None:
             models = {model.casefold() for model in request.gpu_models}
             chosen = tuple(
                 number
                 for number, kind in enumerate(self.classes)
-                if (not models or kind.model.casefold() in models) and (key[1] is None or kind.memory_bytes >= key[1])
+                if (not models or kind.model.casefold() in models)
+                and (key[1] is None or kind.memory_bytes >= key[1])
+                and kind.is_share(request.share)
             )
             same = next((p for p in self._pools.values() if p.classes == chosen), None)
             pool = same or ResourcePool(
@@ -112,7 +122,8 @@ class Fleet:
         return pool
 
     def _label(self, chosen: tuple[int, ...]) -> str:
-        if len(chosen) == len(self.classes):
+        whole = [number for number, kind in enumerate(self.classes) if not kind.profile]
+        if chosen and list(chosen) == whole:
             return "every GPU"
         models = [kind.model for kind in self.classes]
         return ", ".join(
@@ -121,6 +132,10 @@ class Fleet:
             else f"{self.classes[c].model} {format_memory(self.classes[c].memory_bytes)}"
             for c in chosen
         )
+
+
+def _is_profile(share: str) -> bool:
+    return "g." in share
 
 
 def build_fleet(nodes: Sequence[Node]) -> Fleet:
@@ -136,10 +151,11 @@ def build_fleet(nodes: Sequence[Node]) -> Fleet:
     domains = tuple(sorted({device.nvlink_domain for device in devices if device.nvlink_domain}))
     domain_number = {name: number for number, name in enumerate(domains)}
     classes = tuple(
-        DeviceClass(model=model, memory_bytes=memory)
-        for model, memory in sorted({(device.model, device.memory_bytes) for device in devices})
+        DeviceClass(model=model, memory_bytes=memory, profile=profile)
+        for model, memory, profile in sorted({(d.model, d.memory_bytes, d.profile) for d in devices})
     )
-    class_number = {(kind.model, kind.memory_bytes): number for number, kind in enumerate(classes)}
+    class_number = {(kind.model, kind.memory_bytes, kind.profile): number for number, kind in enumerate(classes)}
+    class_of = [class_number[d.model, d.memory_bytes, d.profile] for d in devices]
     islands: dict[tuple[int, int], int] = {}
     device_island = [
         islands.setdefault((node, domain_number.get(device.nvlink_domain, -1)), len(islands))
@@ -147,7 +163,9 @@ def build_fleet(nodes: Sequence[Node]) -> Fleet:
     ]
     island_count = len(islands)
     schedulable = np.array([node.schedulable for node in ordered], bool)
-    healthy = np.array([device.health is Health.HEALTHY for device in devices], bool)
+    cut = {device.slice_of for device in devices if device.slice_of}
+    frozen = {device.uuid for device in devices if device.health is not Health.HEALTHY}
+    healthy = np.array([d.uuid not in frozen and d.slice_of not in frozen and d.uuid not in cut for d in devices], bool)
     nodes_of_devices = np.array(device_node, np.int64)
     return Fleet(
         nodes=tuple(node.name for node in ordered),
@@ -156,7 +174,7 @@ def build_fleet(nodes: Sequence[Node]) -> Fleet:
         classes=classes,
         device_node=nodes_of_devices,
         device_island=np.array(device_island, np.int64),
-        device_class=np.array([class_number[d.model, d.memory_bytes] for d in devices], np.int64),
+        device_class=np.array(class_of, np.int64),
         device_usable=healthy & schedulable[nodes_of_devices],
         node_start=np.array(node_start, np.int64),
         node_schedulable=schedulable,
@@ -164,7 +182,7 @@ def build_fleet(nodes: Sequence[Node]) -> Fleet:
         island_domain=np.array([domain for _, domain in islands], np.int64),
         levels=_levels(ordered),
         named_levels=_named_levels(ordered),
-        node_class=_first_class(device_node, [class_number[d.model, d.memory_bytes] for d in devices], len(ordered)),
+        node_class=_first_class(device_node, class_of, len(ordered)),
         cpu_milli=np.array([inf if node.cpus is None else node.cpus * 1000 for node in ordered], float),
         memory_mib=np.array(
             [inf if node.memory_bytes is None else node.memory_bytes // 2**20 for node in ordered], float

@@ -86,7 +86,10 @@ def never_fits(fleet: Fleet, pool: ResourcePool, everything: View, request: Gang
     elif not pool.classes:
         known = {kind.model.casefold() for kind in fleet.classes}
         wished = {model.casefold() for model in request.gpu_models}
-        if wished and not wished & known:
+        if request.share is not None:
+            cut = ", ".join(sorted({kind.profile for kind in fleet.classes if kind.profile})) or "nothing"
+            text = f"needs {wanted(request)}; GPUs here are cut into {cut}"
+        elif wished and not wished & known:
             text = f"unknown GPU model {' or '.join(request.gpu_models)}; models here are {models}"
         else:
             sized = [k for k in fleet.classes if not wished or k.model.casefold() in wished] or list(fleet.classes)
