@@ -35,7 +35,7 @@ def order(s: Session, kind: str, args: dict[str, Any], *, why: str, run_id: str 
 
 
 def moment(text: str, *, now: float, option: str) -> float:
-    """Seconds since the epoch in `text`: a time span from now ("2h", "now"), or a date and time, local unless it says.
+    """Seconds since the epoch in `text`: a span from now ("2h", "now"), the next "18:00", or a date and time (local).
 
     Raises `typer.BadParameter`.
     """
@@ -51,10 +51,17 @@ def moment(text: str, *, now: float, option: str) -> float:
     except ValueError:
         pass
     try:
+        clock = datetime.time.fromisoformat(text)
+        today = datetime.datetime.fromtimestamp(now).astimezone()
+        then = datetime.datetime.combine(today.date(), clock).astimezone()
+        return (then if then > today else then + datetime.timedelta(days=1)).timestamp()
+    except ValueError:
+        pass
+    try:
         return now + parse_duration(text, field=option)
     except InvalidRequest:
         raise typer.BadParameter(
-            f"{text!r} is neither a span from now ('2h', '30min') nor a time ('2026-12-01T08:00')", param_hint=option
+            f"{text!r} is neither a span from now ('2h') nor a time ('18:00', '2026-12-01T08:00')", param_hint=option
         ) from None
 
 
