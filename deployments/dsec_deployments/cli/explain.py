@@ -55,6 +55,7 @@ def story(s: Session, text: str) -> dict[str, Any]:
         else {
             "state": gang.state,
             "team": gang.team,
+            "created_by": gang.created_by,
             "shape": gang.request.describe(),
             "request": gang.request.to_json(),
             "attempt": gang.attempt,
@@ -107,9 +108,10 @@ def _print(told: dict[str, Any]) -> None:
         console.print("not in the ledger: no worker of this pool has seen it yet (`dsec status`)")
     else:
         invalid = gang["reason_code"] == "invalid-request"
+        by = f", started by {gang['created_by']}" if gang["created_by"] else ""
         asked = "" if invalid else f"{gang['shape']}, priority {gang['request']['priority']}, "
         console.print(
-            f"team {gang['team']}, {asked}"
+            f"team {gang['team']}{by}, {asked}"
             f"attempt {gang['attempt']}, evicted {gang['evictions']} times, "
             f"{format_duration(told['device_seconds'])} of device time"
         )

@@ -33,6 +33,7 @@ def status(pool: Pool = None, json: Json = False) -> None:
 def _parts(s: Any) -> list[dict[str, Any]]:
     from collections import Counter
 
+    from dsec_blocks.ledger import STANDING_KINDS
     from dsec_blocks.model.errors import DsecError
     from dsec_blocks.model.gangs import GangState
     from dsec_deployments import background, installation
@@ -54,6 +55,7 @@ def _parts(s: Any) -> list[dict[str, Any]]:
     try:
         lease = s.ledger.lease(s.pool)
         nodes = s.ledger.nodes(s.pool)
+        standing = sum(wish.kind in STANDING_KINDS and not wish.args.get("undo") for wish in s.ledger.wishes(s.pool))
         states = Counter(gang.state for gang in s.ledger.gangs(s.pool, set(GangState) - {GangState.ENDED}))
     except DsecError as error:
         return [*parts, _part("ledger", False, str(error))]
@@ -64,8 +66,20 @@ def _parts(s: Any) -> list[dict[str, Any]]:
         _part("ledger", True, s.ledger.version()),
         _part("leader", led, lease.holder if led else "nobody plans this pool"),
         _part("devices", devices > 0, f"{len(nodes)} nodes, {devices} devices"),
+        _part("policy", True, _policy(s)),
+        _part("orders", True, f"{standing} stand: `dsec orders`" if standing else "none"),
         _part("gangs", True, ", ".join(f"{count} {state}" for state, count in sorted(states.items())) or "none"),
     ]
+
+
+def _policy(s: Any) -> str:
+    from dsec_blocks.ledger import SHADOW, SHIPPED_VERSION
+
+    active, shadow = s.ledger.policy(s.pool), s.ledger.policy(s.pool, role=SHADOW)
+    told = (
+        f"version {SHIPPED_VERSION}, as shipped" if active is None else f"version {active.version}, set by {active.by}"
+    )
+    return told + ("" if shadow is None else f"; version {shadow.version} in shadow")
 
 
 def _part(name: str, ok: bool, detail: str) -> dict[str, Any]:
