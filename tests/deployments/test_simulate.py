@@ -139,6 +139,12 @@ def test_what_if_tells_when_where_and_who_has_to_make_room(tmp_path: Path) -> No
     assert "it would start at once" in captured.stdout, captured.stderr
     ledger.close()
 
+    replayed = dsec("simulate", "incident.json", "--json", "-o", "on", home=tmp_path)
+    assert json.loads(replayed.stdout)["policies"]["dsec"]["finished"] == 1, replayed.stderr
+    done = dsec("simulate", "ledger", "-o", "own", home=tmp_path, **environment)
+    assert done.returncode == 2
+    assert one_line(done) == "dsec: pool gpus has no run yet that held a device; there is nothing to replay"
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize(

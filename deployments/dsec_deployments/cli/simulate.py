@@ -22,7 +22,7 @@ THIS_POOL = "ledger"
 
 def simulate(
     trace: Annotated[
-        str, typer.Argument(help="A trace file, or the word [bold]ledger[/] for this pool's own history.")
+        str, typer.Argument(help="A trace file, an incident file (.json), or [bold]ledger[/]: this pool's history.")
     ],
     cluster: Annotated[
         str | None,
@@ -97,6 +97,17 @@ def _inputs(trace: str, cluster: str | None, *, format: str | None, jobs: int | 
     from dsec_workers.simulation.clusters import parse_cluster
     from dsec_workers.simulation.readers.detect import read_trace
 
+    if trace.endswith(".json"):
+        from dsec_deployments.foresight import captured
+        from dsec_workers.simulation.readers import incident
+
+        there = captured(Path(trace))
+        history = incident.read(Path(trace).stem, there.snapshot, there.waiting, there.policy, now=there.now)
+        if not history.jobs:
+            raise InvalidRequest(f"{trace}: no gang ran or waited when it was captured; there is nothing to replay")
+        if cluster:
+            raise InvalidRequest("--cluster: an incident has its own nodes; leave it out")
+        return history, there.snapshot.fleet.source
     if trace != THIS_POOL:
         if cluster is None:
             raise InvalidRequest("--cluster is missing: on which nodes? For example: --cluster 58x8")

@@ -1,11 +1,13 @@
 """The event loop: what it charges, what it records, and what no scheduler can talk it into."""
 
+import dataclasses
 from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dsec_blocks.model.gangs import MemberPlacement, Placement
 from dsec_blocks.model.requests import GangRequest
 from dsec_workers.simulation.clusters import parse_cluster
 from dsec_workers.simulation.jobs import Job, Trace, Waiting, arrange
@@ -83,6 +85,8 @@ class _Cheat:
     def arrived(self, job: Waiting, now: float) -> None:
         self.line.append(job.id)
 
+    def adopted(self, job: Waiting, seats: object, now: float) -> None: ...
+
     def began(self, id: str, now: float) -> None: ...
 
     def left(self, id: str, now: float, *, finished: bool) -> None: ...
@@ -99,6 +103,17 @@ def test_a_scheduler_that_gives_a_device_twice_ends_the_replay() -> None:
     replay = Replay(trace(job("x", 0, 9, "1"), job("y", 1, 9, "1")), parse_cluster("1x2"), _Cheat())
     with pytest.raises(NotFree, match="node-0"):
         replay.run()
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+def test_what_runs_already_keeps_its_devices_and_then_makes_room(scheduler: str) -> None:
+    nodes = parse_cluster("1x8")
+    there = Placement(members=(MemberPlacement(node="node-0", devices=tuple(f"node-0/{n}" for n in range(2, 8))),))
+    what = trace(job("old", 0, 500, "6"), job("small", 0, 50, "2"), job("big", 1, 10, "8"))
+    found = replayed(dataclasses.replace(what, placed={"old": there}), "1x8", scheduler)
+    assert len(nodes) == 1
+    assert starts(found) == {"old": 0.0, "small": 0.0, "big": 500.0}
+    assert next(span.seats for span in found.spans if span.id == "old") == ((0, 0b11111100),)
 
 
 @st.composite

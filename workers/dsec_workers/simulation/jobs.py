@@ -6,6 +6,7 @@ Durations belong to the simulation alone. A scheduler is shown a `Waiting`, whic
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from dsec_blocks.model.gangs import Placement
 from dsec_blocks.model.requests import GangRequest
 from dsec_blocks.model.teams import Team
 
@@ -32,6 +33,10 @@ class Trace:
     """Quotas that the trace itself states; empty when it states none."""
     remarks: tuple[str, ...] = ()
     """What the reader left out or rounded, for people."""
+    placed: Mapping[str, Placement] = field(default_factory=dict)
+    """Jobs that run already when the replay begins, by id, and where."""
+    begins_at: float = 0.0
+    """Nothing is decided before; who came earlier waits already."""
 
     @property
     def device_seconds(self) -> float:

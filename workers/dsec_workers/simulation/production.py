@@ -17,7 +17,7 @@ from dsec_workers.scheduling.time_sharing import attained
 from dsec_workers.simulation.jobs import Waiting
 from dsec_workers.simulation.overheads import Overheads
 from dsec_workers.simulation.schedulers import Start
-from dsec_workers.simulation.site import Site
+from dsec_workers.simulation.site import Seats, Site
 
 
 class Production:
@@ -40,6 +40,7 @@ class Production:
         self.name, self.policy, self.overheads = name, policy, overheads
         self.time_shares = policy.time_sharing
         self.snapshot: Snapshot = build_snapshot(nodes=nodes, running=(), teams=teams, pool="simulated")
+        self._referee = Site(nodes)
         self.waiting: dict[str, QueuedGang] = {}
         self.plan: Plan = Plan()
         """What was decided last, reasons included."""
@@ -47,7 +48,7 @@ class Production:
         self._updated: dict[str, RunningGang] = {}
         self._usage = dict.fromkeys(teams, 0.0)
         self._held = dict.fromkeys(teams, 0)
-        self._used_until = 0.0
+        self._used_until: float | None = None
         self._attained: dict[str, float] = {}
         """Device-seconds by earlier attempts, as the ledger keeps them for time sharing."""
         self._evicted_for: dict[str, tuple[str, ...]] = {}
@@ -78,6 +79,22 @@ class Production:
         )
         if before or (job.team, id(job.request)) not in self._refused:
             self._dirty = True
+
+    def adopted(self, job: Waiting, seats: Seats, now: float) -> None:
+        """It runs already."""
+        self._updated[job.id] = RunningGang(
+            run_id=job.id,
+            team=job.team,
+            request=job.request,
+            placement=self._referee.placement_of(seats),
+            submitted_at=job.submitted_at,
+            started_at=now,
+            checkpoint_seconds=self.overheads.checkpoint_seconds,
+            restart_seconds=self.overheads.restart_seconds,
+            has_on_evict=self.overheads.snapshot_on_evict,
+            evictions=job.evictions,
+        )
+        self._dirty = True
 
     def began(self, id: str, now: float) -> None:
         """A promise is kept: its devices are its own."""
@@ -113,8 +130,10 @@ class Production:
 
     def _charge(self, now: float) -> None:
         """Usage as the ledger keeps it: device-seconds that lose half their weight every half-life."""
-        elapsed = now - self._used_until
-        if elapsed > 0:
+        elapsed = 0.0 if self._used_until is None else now - self._used_until
+        if self._used_until is None:
+            self._used_until = now
+        elif elapsed > 0:
             left = 0.5 ** (elapsed / self.policy.usage_half_life_seconds)
             for team, held in self._held.items():
                 self._usage[team] = self._usage.get(team, 0.0) * left + held * elapsed

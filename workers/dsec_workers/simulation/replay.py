@@ -61,7 +61,7 @@ class Replay:
             devices=self.site.devices,
             nodes=tuple(node.name for node in self.site.nodes),
         )
-        self.now = 0.0
+        self.now = trace.begins_at
         self.ended = 0
         self.jobs = {job.id: job for job in trace.jobs}
         self._left = {job.id: job.duration for job in trace.jobs}
@@ -90,6 +90,7 @@ class Replay:
             if not self.site.fits_when_empty(Shape.of(job.request)):
                 outcome.refused = f"{job.request.describe()} never fits this cluster"
                 self.ended += 1
+        self._adopt()
         while True:
             upcoming = self._next_at()
             if upcoming is None:
@@ -98,7 +99,7 @@ class Replay:
             while self._next_job < len(jobs) and self._tick(jobs[self._next_job].submit_at) <= self.now:
                 job = jobs[self._next_job]
                 self._next_job += 1
-                if self.recording.outcomes[job.id].refused is None:
+                if self.recording.outcomes[job.id].refused is None and job.id not in self.trace.placed:
                     self._line_up(job.id)
             while self._events and self._events[0][0] <= self.now:
                 _, _, what, about = heappop(self._events)
@@ -106,10 +107,21 @@ class Replay:
             self._decide()
             yield self.now
 
+    def _adopt(self) -> None:
+        """Those that run already hold what they hold."""
+        for id, placement in self.trace.placed.items():
+            outcome, seats = self.recording.outcomes[id], self.site.seats_of(placement)
+            outcome.refused, outcome.attempts = None, 1
+            self.site.take(seats)
+            present = self._present[id] = _Attempt(id, 1, seats)
+            self.scheduler.adopted(self._told(id), seats, self.now)
+            self._begin(present)
+
     # ---- time -------------------------------------------------------------------------------------------------
 
     def _tick(self, at: float) -> float:
         """Whole ticks, upwards: what happens within a tick is decided at its end."""
+        at = max(at, self.trace.begins_at)
         return ceil(at / self.tick) * self.tick if self.tick else at
 
     def _next_at(self) -> float | None:
@@ -150,19 +162,21 @@ class Replay:
             self.site.up[self.site.number[about.node]] = True
 
     def _line_up(self, id: str) -> None:
-        job, outcome = self.jobs[id], self.recording.outcomes[id]
+        job = self.jobs[id]
         self._waiting[id] = job.request.devices
         self._waiting_devices += job.request.devices
-        self.scheduler.arrived(
-            Waiting(
-                id=id,
-                team=job.team,
-                request=job.request,
-                submitted_at=job.submit_at,
-                evictions=outcome.evictions,
-                attained_seconds=job.duration - self._left[id],
-            ),
-            self.now,
+        self.scheduler.arrived(self._told(id), self.now)
+
+    def _told(self, id: str) -> Waiting:
+        """What a scheduler may know of a job."""
+        job = self.jobs[id]
+        return Waiting(
+            id=id,
+            team=job.team,
+            request=job.request,
+            submitted_at=job.submit_at,
+            evictions=self.recording.outcomes[id].evictions,
+            attained_seconds=job.duration - self._left[id],
         )
 
     def _end(self, present: _Attempt, at: float) -> None:

@@ -35,6 +35,9 @@ class Scheduler(Protocol):
     def arrived(self, job: Waiting, now: float) -> None:
         """A job is in the line: new, or back after an eviction or a failure."""
 
+    def adopted(self, job: Waiting, seats: Seats, now: float) -> None:
+        """A job runs already when the replay begins; it did not arrive, and it has begun."""
+
     def began(self, id: str, now: float) -> None:
         """A job that was decided to start has all its devices."""
 

@@ -74,6 +74,10 @@ class Baseline:
         """Line up."""
         self.line.push(job)
 
+    def adopted(self, job: Waiting, seats: Seats, now: float) -> None:
+        """It runs already."""
+        self.running[job.id] = Running(job, seats, now, devices=sum(mask.bit_count() for _, mask in seats))
+
     def began(self, id: str, now: float) -> None:
         """Its work begins."""
         self.running[id].promised = False

@@ -15,7 +15,7 @@ from dsec_workers.simulation.baselines.common import Baseline, Draft
 from dsec_workers.simulation.jobs import Waiting
 from dsec_workers.simulation.line import Group
 from dsec_workers.simulation.schedulers import Start
-from dsec_workers.simulation.site import Site
+from dsec_workers.simulation.site import Seats, Site
 
 
 class KueueLike(Baseline):
@@ -34,6 +34,12 @@ class KueueLike(Baseline):
         self.nominal.setdefault(job.team, 0)
         self.used.setdefault(job.team, 0)
         self.line.push(job, rank=-job.request.priority)
+
+    def adopted(self, job: Waiting, seats: Seats, now: float) -> None:
+        """It uses quota already."""
+        super().adopted(job, seats, now)
+        self.nominal.setdefault(job.team, 0)
+        self.used[job.team] = self.used.get(job.team, 0) + self.running[job.id].devices
 
     def left(self, id: str, now: float, *, finished: bool) -> None:
         """Quota is free again (an evicted job's was when it was told)."""

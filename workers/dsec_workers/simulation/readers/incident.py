@@ -1,0 +1,42 @@
+"""An incident file as a trace: the pool goes on from that instant, with nobody new.
+
+Nobody knows how long the gangs would have run. Their max_runtime stands in, else the policy's expected runtime,
+doubled by those that have outlived it; services are taken to stay for a week.
+"""
+
+from collections.abc import Sequence
+
+from dsec_blocks.model.teams import Team
+from dsec_workers.scheduling.policy import Policy
+from dsec_workers.scheduling.shadow import expected_runtime
+from dsec_workers.scheduling.snapshot import QueuedGang, RunningGang, Snapshot
+from dsec_workers.simulation.jobs import Job, Trace, arrange
+
+STAY_SECONDS = 7 * 86400.0
+
+
+def read(name: str, snapshot: Snapshot, queue: Sequence[QueuedGang], policy: Policy, *, now: float) -> Trace:
+    """The running where they are, the waiting as they came. Times count from the first submit that is known."""
+    running = [gang for gang in snapshot.gangs() if not gang.evicting and not gang.promised]
+    first = min([now, *(gang.submitted_at for gang in running), *(gang.eligible_at for gang in queue)])
+    jobs = [_job(gang, gang.submitted_at - first, gang.started_at, policy, now) for gang in running]
+    jobs += [_job(gang, gang.eligible_at - first, now, policy, now) for gang in queue]
+    left_out = sum(1 for _ in snapshot.gangs()) - len(running)
+    teams: dict[str, Team] = dict(snapshot.teams)
+    remarks = ["durations are expected runtimes: an incident tells none"]
+    if left_out:
+        remarks.append(f"{left_out:,} gangs that were leaving or had only a promise are left out")
+    return Trace(
+        name=name,
+        jobs=arrange(jobs),
+        teams=teams,
+        remarks=tuple(remarks),
+        placed={gang.run_id: gang.placement for gang in running},
+        begins_at=now - first,
+    )
+
+
+def _job(gang: RunningGang | QueuedGang, submit_at: float, since: float, policy: Policy, now: float) -> Job:
+    elapsed = now - since
+    left = min(max(1.0, expected_runtime(gang.request, policy, elapsed) - elapsed), STAY_SECONDS)
+    return Job(id=gang.run_id, team=gang.team, request=gang.request, submit_at=max(0.0, submit_at), duration=left)
