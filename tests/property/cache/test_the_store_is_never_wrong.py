@@ -190,5 +190,7 @@ StoreIsNeverWrong.TestCase.settings = settings(
 )
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 class TestTheStore(StoreIsNeverWrong.TestCase):  # type: ignore[misc, name-defined]
-    pytestmark = (pytest.mark.slow, pytest.mark.timeout(600))
+    """The machine above, as a test case."""
