@@ -42,6 +42,8 @@ class Gaps:
 
     def remove(self, start: int, end: int) -> None:
         """These bytes are there."""
+        if start >= end:
+            return
         kept = []
         for low, high in self._open:
             kept += [(a, b) for a, b in ((low, min(high, start)), (max(low, end), high)) if a < b]

@@ -1,8 +1,10 @@
 """Everything that an origin can do wrong ends in the right retry or in one clear error, with nothing half-published."""
 
+import base64
 import os
 import socket
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -311,3 +313,30 @@ def test_two_objects_with_one_path_are_refused(web: WebOrigin, tmp_path: Path) -
     item = RemoteObject(uri="http://127.0.0.1:9/x", path="x", size_bytes=1, version=None)
     with pytest.raises(CacheError, match="listed twice"):
         fetch([item, item], origin=web, staging=tmp_path)
+
+
+class StoreWithChecksum(WebOrigin):
+    """A store that keeps CRC64NVME of whole objects."""
+
+    checksum: str | None = None
+
+    def stored_checksum(self, item: RemoteObject) -> str | None:
+        return self.checksum
+
+
+@pytest.mark.parametrize("is_right", [True, False])
+def test_the_stores_own_checksum_is_compared_with_what_came(
+    is_right: bool, origin_server: MisbehavingOrigin, content: bytes, tmp_path: Path
+) -> None:
+    """C25: ranged answers carry no checksum, so the ranges' own must make up the whole object's."""
+    checksums = pytest.importorskip("awscrt.checksums")
+    origin_server.files["model.bin"] = content
+    store = StoreWithChecksum()
+    kept = checksums.crc64nvme(content if is_right else content[::-1]).to_bytes(8, "big")
+    store.checksum = f"crc64nvme:{base64.b64encode(kept).decode()}"
+    items = [replace(item, has_checksum=True) for item in listed(origin_server, store)]
+    if is_right:
+        assert fetch(items, origin=store, staging=tmp_path, settings=QUICK)[0].verified == "store"
+    else:
+        with pytest.raises(ContentMismatch, match="promised was crc64nvme"):
+            fetch(items, origin=store, staging=tmp_path, settings=QUICK)
