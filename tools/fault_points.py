@@ -28,9 +28,12 @@ SCOPES: dict[str, tuple[str, ...]] = {
         "up.", "down.", "demo.", "deploy.", "simulate.", "team.", "cancel.", "worker.execute", "ledger.backup",
         "ledger.restore", "ledger.migrate", "ledger.put_team", "ledger.remove_team", "ledger.put_policy", "ledger.wish",
         "incident.", "prefect.template.",
-        "checkpoint.selftest.", "cluster.supervisor.kill", "cluster.sweep.kill", "kube.build.", "kube.plane.",
+        "checkpoint.selftest.", "checkpoint.export.", "checkpoint.remove.", "cluster.supervisor.kill",
+        "cluster.sweep.kill", "kube.build.", "kube.plane.",
     ),
+    "cluster level": ("cache.transfer.", "cache.cluster.", "ledger.fill."),
     "node cache": ("cache.",),
+    "janitor": ("checkpoint.janitor.",),
     "local call": ("gang.local_rank.", "gang.error.", "gang.result."),
     "real GPU": ("pool.nvml.",),
     "object store": ("checkpoint.head.put",),
@@ -39,9 +42,9 @@ SCOPES: dict[str, tuple[str, ...]] = {
 """Points outside the matrix, by the beginning of their names.
 
 `command`: a person at a prompt sees the failure and types the command again; those that matter have tests of their
-own. `node cache`: struck by the cache's own tests. `local call`: a flow called without a pool, nothing durable to
-recover. `object store`: struck in its own test, since the stories use a directory. `race`: no story can reach it for
-certain.
+own. `cluster level`, `node cache`: each has a matrix of its own. `janitor`: removes what is a day old, which no story
+waits for; struck in its own test. `local call`: a flow called without a pool, nothing durable to recover. `object
+store`: struck in its own test, since the stories use a directory. `race`: no story can reach it for certain.
 """
 
 
