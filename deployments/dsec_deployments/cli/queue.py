@@ -61,7 +61,8 @@ def waiting(s: Session) -> list[dict[str, Any]]:
     rows = []
     for gang in s.ledger.gangs(s.pool, {GangState.WAITING}):
         # What the worker refused before planning, no plan knows about: then the reason is the ledger's.
-        refused = gang.reason_code in (ReasonCode.INVALID_REQUEST, ReasonCode.ADMISSION_FROZEN)
+        paused = gang.reason_code == ReasonCode.ADMISSION_FROZEN and (gang.reason or "").endswith("is paused")
+        refused = paused or gang.reason_code == ReasonCode.INVALID_REQUEST
         hold = None if refused else expected.get(gang.run_id)
         invalid = gang.reason_code == ReasonCode.INVALID_REQUEST
         rows.append(

@@ -66,3 +66,11 @@ def test_a_run_whose_member_died_keeps_saying_so_while_it_waits_again() -> None:
 
 def test_a_run_that_never_ran_says_only_why_it_waits() -> None:
     assert _page({}) == "why; 2nd in line; starts in about 12 min"
+
+
+def test_another_order_that_holds_the_run_is_news_though_the_code_is_the_same() -> None:
+    frozen = Reason(code=ReasonCode.ADMISSION_FROZEN, text="admission to team a is frozen: frozen by ops: audit")
+    back = Reason(code=ReasonCode.ADMISSION_FROZEN, text="held back by ops: data is missing")
+    told = Told(code=frozen.code, position=None, eta=None, at=0.0, text=frozen.text)
+    assert not is_news(Hold(run_id="g", reason=frozen), told, now=1.0, monotonic=1.0)
+    assert is_news(Hold(run_id="g", reason=back), told, now=1.0, monotonic=1.0)

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from dsec_blocks.model.gangs import Gang
+from dsec_blocks.model.reasons import ReasonCode
 from dsec_workers.lifecycle.endings import why_back
 from dsec_workers.lifecycle.scheduled import write_scheduled
 from dsec_workers.lifecycle.term import Term, Told, waiting_name
@@ -25,7 +26,7 @@ LONGEST_YIELD_SECONDS = 10.0
 
 def is_news(hold: Hold, told: Told | None, *, now: float, monotonic: float) -> bool:
     """Whether the run's page should be rewritten. Pure."""
-    if told is None or told.code != hold.reason.code:
+    if told is None or told.code != hold.reason.code or _other_order(hold, told.text):
         return True
     if monotonic - told.at < SECONDS_BETWEEN:
         return False
@@ -46,7 +47,8 @@ async def tell(term: Term, holds: Sequence[Hold], gangs: Mapping[str, Gang]) -> 
     changed = {
         hold.run_id: (str(hold.reason.code), sentence(hold, now))
         for hold in holds
-        if hold.run_id in gangs and gangs[hold.run_id].reason_code != hold.reason.code
+        if hold.run_id in gangs
+        and (gangs[hold.run_id].reason_code != hold.reason.code or _other_order(hold, gangs[hold.run_id].reason or ""))
     }
     await term.write(term.ledger.set_reasons, changed)
     room = 0 if _yields(term, monotonic) else WRITES_AT_ONCE - term.errands.running("reason")
@@ -74,7 +76,9 @@ async def _write(term: Term, gang: Gang, hold: Hold) -> None:
     if run is None or run.state.type != "SCHEDULED" or gang.run_id in term.astray:
         return
     message = waiting_message(gang, hold, now=term.clock.now())
-    told = Told(code=hold.reason.code, position=hold.position, eta=hold.eta, at=term.clock.monotonic())
+    told = Told(
+        code=hold.reason.code, position=hold.position, eta=hold.eta, at=term.clock.monotonic(), text=hold.reason.text
+    )
     if run.state.message != message or run.state.name != waiting_name(run):
         present = await term.read(term.ledger.gang, gang.run_id)
         if present is None or present.state is not gang.state or present.attempt != gang.attempt:
@@ -88,6 +92,11 @@ async def _write(term: Term, gang: Gang, hold: Hold) -> None:
             return
         term.runs[gang.run_id] = replace(run, state=state)
     term.told[gang.run_id] = told
+
+
+def _other_order(hold: Hold, told: str) -> bool:
+    """Whether another operator's order holds the run now than the one that was told: that is news, the code is not."""
+    return hold.reason.code is ReasonCode.ADMISSION_FROZEN and hold.reason.text not in told
 
 
 def _moved(before: float | None, now: float | None) -> bool:

@@ -38,6 +38,7 @@ class Told:
     position: int | None
     eta: float | None
     at: float
+    text: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
