@@ -25,6 +25,8 @@ COMMANDS = [
     "prioritize",
     "evict",
     "cancel",
+    "simulate",
+    "what-if",
 ]
 COMMANDS += [
     "pool",
