@@ -58,7 +58,10 @@ def find_seats(fleet: Fleet, view: View, shape: Shape, saved: Floats | None = No
     `saved` is what each node is worth to this gang, in cards (its cache has some of the inputs).
     """
     view = _with_hosts(fleet, view, shape)
-    costs = _costs(fleet, view, shape, saved)
+    able = int(np.count_nonzero(view.node_free >= shape.devices))
+    if able < shape.members:
+        return None
+    costs = _costs(fleet, view, shape, saved) if able > shape.members else None
     if shape.members == 1:
         return _one_member(fleet, view, shape, costs)
     if shape.topology is Topology.SPREAD:

@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from dsec_workers.scheduling.fleet import Fleet, Floats, Ints
-from dsec_workers.scheduling.fragmentation import Headroom, Outlook, Weights, change, outlook, prices, rates
+from dsec_workers.scheduling.fragmentation import Headroom, Outlook, Weights, change, cost, outlook, prices, rates
 from dsec_workers.scheduling.hosts import Hosts
 from dsec_workers.scheduling.order import GangClass
 from dsec_workers.scheduling.policy import Policy
@@ -31,7 +32,7 @@ class Prospects:
     """By class and free cards: row class · (width + 1) + free."""
     width: int
     one_by_one: bool
-    _lost: dict[int, tuple[Floats, Floats]] = field(default_factory=dict)
+    _effects: dict[int, npt.NDArray[np.float32]] = field(default_factory=dict)
 
     def costs(self, node_free: Ints, devices: int, *, cpu_milli: int, memory_mib: int, hosts: Hosts | None) -> Floats:
         """Per node, what `devices` of its free cards cost; meaningless where they do not fit."""
@@ -40,16 +41,13 @@ class Prospects:
         case = self.fleet.node_class * (self.width + 1) + np.minimum(node_free, self.width)
         case[self.fleet.node_class < 0] = 0
         rate = self._rate(self.cases.holds.T @ np.bincount(case, minlength=len(self.cases.holds)))
-        if devices not in self._lost:
+        if devices not in self._effects:
             rows = np.arange(len(self.cases.holds))
-            enough = rows % (self.width + 1) >= devices
-            after = np.where(enough, rows - devices, rows)
-            self._lost[devices] = (
-                self.cases.holds - self.cases.holds[after],
-                (self.cases.stranded[after] - self.cases.stranded) / WHOLE,
-            )
-        effects = np.concatenate(self._lost[devices], axis=1)
-        return np.asarray(np.round(effects @ rate, 5)[case], float)
+            after = np.where(rows % (self.width + 1) >= devices, rows - devices, rows)
+            lost = self.cases.holds - self.cases.holds[after]
+            stranded = (self.cases.stranded[after] - self.cases.stranded) / WHOLE
+            self._effects[devices] = np.concatenate((lost, stranded), axis=1).astype(np.float32)
+        return cost(self._effects[devices], rate)[case]
 
     def _each(self, node_free: Ints, shape: MemberShape, hosts: Hosts) -> Floats:
         cards = np.where(np.arange(self.width)[None, :] < node_free[:, None], WHOLE, 0)

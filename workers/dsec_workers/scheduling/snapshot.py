@@ -6,6 +6,7 @@ them and adds the numpy arrays over nodes that the cycle works on.
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -272,8 +273,26 @@ def _occupied(fleet: Fleet, gangs: Sequence[RunningGang]) -> dict[str, Any]:
     }
 
 
+@lru_cache(maxsize=4096)
+def _shape(
+    devices: int, share: str | None, cpus: float | None, memory: int | None, model: str | None, card_bytes: int | None
+) -> MemberShape:
+    request = GangRequest(
+        devices_per_node=devices,
+        share=share,
+        cpus=cpus,
+        memory_bytes=memory,
+        gpu_model=model,
+        gpu_memory_bytes=card_bytes,
+    )
+    return member_shape(request)
+
+
 def _count(demand: dict[MemberShape, int], gang: RunningGang, sign: int) -> None:
-    shape = member_shape(gang.request)
+    asked = gang.request
+    shape = _shape(
+        asked.devices_per_node, asked.share, asked.cpus, asked.memory_bytes, asked.gpu_model, asked.gpu_memory_bytes
+    )
     left = demand.get(shape, 0) + sign * len(gang.placement.members)
     if left:
         demand[shape] = left
