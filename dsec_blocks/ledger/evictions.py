@@ -89,6 +89,18 @@ class Evictions(Transactions):
                 found[run_id] = (*found.get(run_id, ()), for_run)
         return found
 
+    def evicted_since(self, pool: str, since: float) -> list[tuple[str, str, float]]:
+        """(run id, team, time of the notice) of every eviction for another gang since then, oldest first."""
+        query = (
+            sa.select(_rows.c.run_id, _gangs.c.team, _rows.c.noticed_at)
+            .join(_gangs, _gangs.c.run_id == _rows.c.run_id)
+            .where(_rows.c.pool == pool, _rows.c.noticed_at >= since)
+            .where(_rows.c.for_run.is_not(None), _rows.c.state != "withdrawn")
+            .order_by(_rows.c.id)
+        )
+        with self.reading() as connection:
+            return [(row.run_id, row.team, row.noticed_at) for row in connection.execute(query)]
+
 
 def notice(
     connection: sa.Connection,

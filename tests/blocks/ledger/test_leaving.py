@@ -285,3 +285,16 @@ def test_a_waiting_gang_is_remembered_with_those_it_was_evicted_for(ledger: Ledg
         ledger.requeue(fence, run_id, 1, evicted=True)
 
     assert ledger.preemptors(POOL) == {"v": ("b",)}
+
+
+def test_evictions_for_others_are_counted_by_team_from_a_time_on(
+    ledger: Ledger, fence: Fence, clock: ManualClock
+) -> None:
+    running(ledger, fence, "v", "n1/0")
+    running(ledger, fence, "w", "n1/1")
+    admitted(ledger, fence, "b", "n1/0", victims=("v",))
+    ledger.evict(fence, ["w"], why="drain of n1")
+    at = clock.now()
+
+    assert [(run_id, noticed) for run_id, _, noticed in ledger.evicted_since(POOL, at)] == [("v", at)]
+    assert ledger.evicted_since(POOL, at + 1) == []

@@ -1,5 +1,6 @@
 """The ledger's records made into a snapshot, and the plan carried out: admissions first, then reasons."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -16,7 +17,7 @@ from dsec_workers.lifecycle.records import queued, snapshot_of
 from dsec_workers.lifecycle.rules import policy_of
 from dsec_workers.lifecycle.shadow_policy import ShadowPolicy
 from dsec_workers.lifecycle.term import Term, key_of
-from dsec_workers.scheduling.decisions import Admit, Hold, Plan, Shadow
+from dsec_workers.scheduling.decisions import Admit, Hold, Move, Plan, Resize, Shadow, Victim
 from dsec_workers.scheduling.policy import Policy
 from dsec_workers.scheduling.snapshot import QueuedGang, Snapshot
 
@@ -101,6 +102,7 @@ class Planning:
             "half_life_seconds": self.policy.usage_half_life_seconds,
             "model_weights": self.policy.model_weights,
         }
+        evicted_lately, moved_at = await self._past_evictions(term, now)
         return snapshot_of(
             pool=term.pool,
             nodes=self.nodes,
@@ -112,7 +114,23 @@ class Planning:
             shadows=await term.read(term.ledger.shadows, term.pool),
             orders=orders,
             conditional=self.conditional,
+            evicted_lately=evicted_lately,
+            moved_at=moved_at,
         )
+
+    async def _past_evictions(self, term: Term, now: float) -> tuple[dict[str, int], dict[str, float]]:
+        """Evictions by team in the policy's window, and when each run last made way; where the policy asks for them.
+
+        A run that made way counts as moved, however it did: it is asked at most once in the policy's interval.
+        """
+        policy = self.policy
+        window = policy.eviction_window_seconds if policy.evictions_per_team is not None else 0.0
+        interval = policy.move_interval_seconds if policy.consolidation or policy.resizing else 0.0
+        if not window and not interval:
+            return {}, {}
+        rows = await term.read(term.ledger.evicted_since, term.pool, now - max(window, interval))
+        lately = Counter(team for _, team, at in rows if at >= now - window)
+        return dict(lately), {run_id: at for run_id, _, at in rows}
 
     async def refresh(self, term: Term) -> None:
         """Take over the policy that somebody set meanwhile; one that cannot be read leaves the last in force."""
@@ -148,7 +166,9 @@ class Planning:
 
     async def _admit(self, term: Term, admit: Admit, plan: Plan, gangs: Mapping[str, Gang], spent: Spent) -> None:
         now = term.clock.now()
-        victims = [victim.run_id for victim in admit.victims]
+        # Who is to move or to shrink goes the way of an eviction, and is admitted again where the plan saw room.
+        leaving: list[Victim | Move | Resize] = [*admit.victims, *admit.moves, *admit.resizes]
+        victims = [each.run_id for each in leaving]
         grace = max([0.0, *(gangs[run_id].request.grace_seconds for run_id in victims if run_id in gangs)])
         gang = gangs[admit.run_id]
         try:
@@ -159,7 +179,7 @@ class Planning:
                 victims=victims,
                 expires_at=now + grace + term.settings.reservation_seconds,
                 why=f"Preempted by {gang.name} (team {gang.team}, priority {gang.request.priority})",
-                costs={victim.run_id: victim.cost for victim in admit.victims},
+                costs={each.run_id: each.cost for each in leaving},
             )
         except ReservationConflict as error:
             # Something changed since the snapshot; the next cycle sees it.

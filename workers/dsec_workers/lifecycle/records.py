@@ -40,6 +40,7 @@ def running_gang(
     *,
     for_run: Mapping[str, str | None],
     conditional_until: float | None,
+    moved_at: float | None = None,
 ) -> RunningGang:
     """The gang that holds devices (or is promised some) as the planner sees it.
 
@@ -72,6 +73,7 @@ def running_gang(
         evicting_for=for_run.get(gang.run_id),
         promised=any(holding.turn > 0 for holding in mine.values()),
         conditional_until=conditional_until,
+        moved_at=moved_at,
         created_by=gang.created_by,
         tags=gang.tags,
     )
@@ -90,13 +92,20 @@ def snapshot_of(
     orders: Orders,
     conditional: Mapping[str, float] = MappingProxyType({}),
     evicted_lately: Mapping[str, int] = MappingProxyType({}),
+    moved_at: Mapping[str, float] = MappingProxyType({}),
 ) -> Snapshot:
     """What a plan sees of these records: of `gangs`, those that hold devices; of `evictions`, those in flight."""
     for_run = {eviction.run_id: eviction.for_run for eviction in evictions if eviction.state == "open"}
     return build_snapshot(
         nodes=nodes,
         running=[
-            running_gang(gang, holdings, for_run=for_run, conditional_until=conditional.get(gang.run_id))
+            running_gang(
+                gang,
+                holdings,
+                for_run=for_run,
+                conditional_until=conditional.get(gang.run_id),
+                moved_at=moved_at.get(gang.run_id),
+            )
             for gang in gangs
             if gang.state in HOLDING_STATES and gang.placement is not None
         ],
