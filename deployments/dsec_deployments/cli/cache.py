@@ -32,7 +32,7 @@ def ls(directory: Directory = None, json: Json = False) -> None:
     from dsec_blocks.cache.inventory import inventory
     from dsec_blocks.cache.store.wording import holders_text
     from dsec_blocks.model.units import format_duration, format_memory
-    from dsec_deployments.cli.output import print_json, print_table
+    from dsec_deployments.cli.output import print_explained, print_json
 
     cache = _cache(directory)
     found = inventory(cache.store)
@@ -55,22 +55,24 @@ def ls(directory: Directory = None, json: Json = False) -> None:
         )
         return
     now = cache.store.clock.now()
-    print_table(
+    print_explained(
         f"Bundles in {cache.store.layout.root}",
-        ["bundle", "address", "size>", "only here>", "files>", "checked", "held by"],
+        ["bundle", "size>", "only here>", "files>", "checked"],
         [
             [
                 r.bundle[:_WIDTH],
-                ", ".join(r.addresses) or "-",
                 format_memory(r.size_bytes),
                 format_memory(r.own_bytes),
                 r.files,
                 f"{format_duration(now - r.checked_at)} ago" if r.checked_at else "-",
-                ("" if r.is_whole else "NOT WHOLE; ") + (holders_text(r.holders) if r.holders else "-"),
+                ("" if r.is_whole else "NOT WHOLE: ")
+                + (", ".join(r.addresses) or "no address any more")
+                + (f"; held by {holders_text(r.holders)}" if r.holders else ""),
             ]
             for r in found
         ],
         empty=f"nothing is in the cache {cache.store.layout.root}; fill it with: dsec prefetch URI",
+        last="address, and who holds it",
     )
 
 
