@@ -60,6 +60,7 @@ def test_an_outage_loses_nothing_16977(prefect_server: PrefectServer, tmp_path: 
             site.close()
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("drain", ["", "evict"])
 def test_a_worker_drains_while_the_api_is_away_and_nothing_is_lost(
     prefect_server: PrefectServer, tmp_path: Path, drain: str
