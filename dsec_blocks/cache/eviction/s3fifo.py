@@ -3,7 +3,7 @@
 Yang et al., "FIFO queues are all you need for cache eviction", SOSP 2023. Most bundles that pass a GPU node are wanted
 once; the small queue lets them through without disturbing those that are wanted again. One queue entry is a bundle.
 
-Two things differ from the paper, because bundles are few, large and of very different sizes (docs/decisions/008 has the
+Two things differ from the paper, because bundles are few, large and of very different sizes (docs/decisions/006 has the
 figures). A bundle larger than the whole small queue is on probation like any other: refusing it is no choice when a job
 needs it on the disk, and taking it into the main queue unproven is what costs most. And a second chance has a price:
 a bundle of average size pays one hit a round, a larger one more, a smaller one less.
