@@ -18,6 +18,7 @@ from dsec_blocks.cache.store.layout import Layout
 from dsec_blocks.cache.store.store import DEFAULT_FREE_INODES
 from dsec_blocks.cache.transfer.settings import TransferSettings
 from dsec_blocks.gateways.objects import Bucket, Credentials, ObjectStoreError
+from dsec_blocks.model.errors import InvalidRequest
 from dsec_blocks.model.units import parse_duration
 
 BLOCK_TYPE_SLUG = "dsec-node-cache"
@@ -72,8 +73,8 @@ class NodeCache(Block):
     policy: Literal["s3-fifo", "gdsf", "freq-size", "lru", "fifo"] = Field(
         default=DEFAULT_POLICY,  # type: ignore[arg-type]
         title="Eviction policy",
-        description="Which bundle leaves when room is needed: s3-fifo keeps what is used again, gdsf weighs the seconds "
-        "of a refetch, freq-size weighs frequency × size, lru and fifo are for comparison.",
+        description="Which bundle leaves when room is needed: s3-fifo keeps what is used again, gdsf weighs the "
+        "seconds of a refetch, freq-size weighs frequency × size, lru and fifo are for comparison.",
     )
     revalidate: Literal["always", "ttl", "never"] = Field(
         default="ttl",
@@ -153,7 +154,7 @@ class NodeCache(Block):
         """What it takes to open the cache without Prefect. Raises `InvalidCacheSetting`."""
         try:
             ttl_seconds = parse_duration(self.ttl, field="ttl")
-        except Exception as error:
+        except InvalidRequest as error:
             raise InvalidCacheSetting(str(error)) from None
         connections = {} if self.connections is None else {"max_connections": max(32, self.connections)}
         return CacheSettings(
@@ -184,7 +185,7 @@ class NodeCache(Block):
         )
 
     def open(self) -> Cache:
-        """This node's cache; touches nothing yet."""
+        """The cache of this node; touches nothing yet."""
         return open_cache(self.settings())
 
     def acquire(self, uri: str, **options: Any) -> Lease:
