@@ -11,30 +11,18 @@ import plotly.io
 
 from dsec_blocks.gateways import files
 from dsec_blocks.model.units import format_duration
+from dsec_deployments.replay_nodes import LAYOUT, TEAM_COLOURS, Unit, node_chart
 from dsec_workers.simulation import measures
-from dsec_workers.simulation.recording import Recording, Sample, Span
+from dsec_workers.simulation.recording import Recording, Sample
 
 POINTS = 1_500
 """Points that a line over time is thinned to, so that a trace of a year still opens at once."""
-BARS = 6_000
-"""Bars up to which the node chart shows every stay; above it shows each node's use as colour."""
 _COLOURS = {
     "dsec": "#0b7a4b",
     "easy": "#3b5bdb",
     "fifo": "#868e96",
     "kueue-like": "#e8890c",
     "tiresias-like": "#7048b6",
-}
-_TEAMS = (
-    "#0b7a4b", "#3b5bdb", "#d9480f", "#7048b6", "#1098ad", "#e8890c", "#a61e4d", "#5c940d", "#495057", "#c2255c",
-    "#2b8a3e", "#1864ab",
-)  # fmt: skip
-_LAYOUT: dict[str, Any] = {
-    "template": "plotly_white",
-    "font": {"family": "system-ui, sans-serif", "size": 13, "color": "#1f2933"},
-    "margin": {"l": 80, "r": 24, "t": 24, "b": 56},
-    "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom"},
-    "hovermode": "closest",
 }
 _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; color: #1f2933; max-width: 1140px; margin: 2rem auto; padding: 0 1rem }
@@ -43,8 +31,6 @@ p { max-width: 50rem; color: #52606d; margin: .3rem 0 .8rem } table { border-col
 td, th { text-align: left; padding: .16rem .8rem .16rem 0; border-bottom: 1px solid #e4e7eb; font-size: .92rem }
 td.n, th.n { text-align: right; font-variant-numeric: tabular-nums } .wide { overflow-x: auto }
 """
-
-Unit = tuple[float, str]
 
 
 def write_report(path: Path, recordings: Mapping[str, Recording], *, remarks: Sequence[str] = ()) -> None:
@@ -80,7 +66,7 @@ def write_report(path: Path, recordings: Mapping[str, Recording], *, remarks: Se
             "Devices that are free on nodes partly busy: a gang that needs whole nodes cannot use them.",
             _over_time(recordings, unit, lambda s, r: s.fragmented / max(1, r.devices), "free in pieces", percent=True),
         ),
-        ("What every node did", *_nodes(own, unit)),
+        ("What every node did", *node_chart(own, unit)),
     ]
     sections = []
     for number, (title, text, figure) in enumerate(plots):
@@ -147,7 +133,7 @@ def _over_time(
             mode="lines",
             line={"shape": "hv", "width": 1.6, "color": _colour(name)},
         )
-    figure.update_layout(height=340, **_LAYOUT)
+    figure.update_layout(height=340, **LAYOUT)
     figure.update_xaxes(title=unit[1])
     figure.update_yaxes(title=title, rangemode="tozero", tickformat=".0%" if percent else None)
     return figure
@@ -177,7 +163,7 @@ def _waits(recordings: Mapping[str, Recording], key: Any) -> Any:
                 x=np.concatenate(([0.5], np.maximum(waits[chosen], 0.5))) / 60.0,
                 y=np.concatenate(([0.0], (chosen + 1) / len(waits))),
                 mode="lines" if len(waits) > 9 else "lines+markers",
-                line={"shape": "hv", "width": 1.8, "color": _TEAMS[number % len(_TEAMS)]},
+                line={"shape": "hv", "width": 1.8, "color": TEAM_COLOURS[number % len(TEAM_COLOURS)]},
                 visible=len(owners) == 0 or owners[0] == name,
             )
             owners.append(name)
@@ -189,7 +175,7 @@ def _waits(recordings: Mapping[str, Recording], key: Any) -> Any:
     figure.update_layout(
         height=430,
         updatemenus=menus if len(buttons) > 1 else [],
-        **{**_LAYOUT, "margin": {**_LAYOUT["margin"], "t": 90}},
+        **{**LAYOUT, "margin": {**LAYOUT["margin"], "t": 90}},
     )
     figure.update_xaxes(title="minutes waited (log scale)", type="log")
     figure.update_yaxes(title="part of the jobs", tickformat=".0%", range=[0, 1.02])
@@ -216,102 +202,10 @@ def _evictions(recordings: Mapping[str, Recording], unit: Unit) -> Any:
             mode="lines",
             line={"shape": "hv", "width": 1.8, "color": _colour(name)},
         )
-    figure.update_layout(height=320, **_LAYOUT)
+    figure.update_layout(height=320, **LAYOUT)
     figure.update_xaxes(title=unit[1])
     figure.update_yaxes(title="evictions so far", rangemode="tozero")
     return figure
-
-
-def _nodes(own: Recording, unit: Unit) -> tuple[str, Any]:
-    """A bar a stay (a row a node, its devices side by side); where that is too much, each node's use as colour."""
-    bars = [(span, node, low, high) for span in own.spans for node, mask in span.seats for low, high in _runs(mask)]
-    height = max(260, min(1400, 90 + 26 * len(own.nodes)))
-    if len(bars) > BARS:
-        return (
-            "A row a node; the darker, the more of its devices were held.",
-            _heat(own, unit, height),
-        )
-    figure = go.Figure()
-    teams = sorted({outcome.job.team for outcome in own.outcomes.values()})
-    width = max((high for _, _, _, high in bars), default=1)
-    for number, team in enumerate(teams):
-        mine = [bar for bar in bars if own.outcomes[bar[0].id].job.team == team]
-        if not mine:
-            continue
-        figure.add_bar(
-            name=team,
-            orientation="h",
-            base=[span.start / unit[0] for span, *_ in mine],
-            x=[max(span.end - span.start, 1e-9) / unit[0] for span, *_ in mine],
-            y=[node + ((low + high) / 2 / width - 0.5) * 0.86 for _, node, low, high in mine],
-            width=[(high - low) / width * 0.84 for _, _, low, high in mine],
-            marker={"color": _TEAMS[number % len(_TEAMS)], "line": {"width": 0.6, "color": "white"}},
-            customdata=[[escape(span.id), span.attempt, format_duration(span.end - span.start)] for span, *_ in mine],
-            hovertemplate="%{customdata[0]}, attempt %{customdata[1]}, %{customdata[2]}<extra>"
-            + escape(team)
-            + "</extra>",
-        )
-    figure.update_layout(barmode="overlay", height=height, **_LAYOUT)
-    figure.update_xaxes(title=unit[1])
-    figure.update_yaxes(
-        tickvals=list(range(len(own.nodes))),
-        ticktext=list(own.nodes),
-        range=[len(own.nodes) - 0.4, -0.6],
-        showgrid=False,
-    )
-    return "A row a node, its devices side by side, a colour a team. Point at a bar to see whose it is.", figure
-
-
-def _heat(own: Recording, unit: Unit, height: int) -> Any:
-    columns = 240
-    end = max((span.end for span in own.spans), default=1.0)
-    edges = np.linspace(0.0, end, columns + 1)
-    held = np.zeros((len(own.nodes), columns))
-    for span in own.spans:
-        first, last = np.searchsorted(edges, [span.start, span.end], side="right") - 1
-        for column in range(max(0, int(first)), min(columns, int(last) + 1)):
-            overlap = min(span.end, edges[column + 1]) - max(span.start, edges[column])
-            for node, mask in span.seats:
-                held[node, column] += mask.bit_count() * max(0.0, overlap)
-    widest = _widest(own.spans, len(own.nodes))
-    use = held / (edges[1] - edges[0]) / widest[:, None]
-    figure = go.Figure(
-        go.Heatmap(
-            z=np.round(use, 3),
-            x=np.round((edges[:-1] + edges[1:]) / 2 / unit[0], 3),
-            y=list(own.nodes),
-            zmin=0,
-            zmax=1,
-            colorscale=[[0, "#f1f3f5"], [1, "#0b7a4b"]],
-            colorbar={"title": "held", "tickformat": ".0%"},
-        )
-    )
-    figure.update_layout(height=height, **_LAYOUT)
-    figure.update_xaxes(title=unit[1])
-    figure.update_yaxes(autorange="reversed")
-    return figure
-
-
-def _widest(spans: Sequence[Span], nodes: int) -> Any:
-    masks = [1] * nodes
-    for span in spans:
-        for node, mask in span.seats:
-            masks[node] |= mask
-    return np.array([mask.bit_length() for mask in masks], float)
-
-
-def _runs(mask: int) -> list[tuple[int, int]]:
-    """The mask's stretches of neighbouring devices."""
-    found, bit = [], 0
-    while mask >> bit:
-        if mask >> bit & 1:
-            low = bit
-            while mask >> bit & 1:
-                bit += 1
-            found.append((low, bit))
-        else:
-            bit += 1
-    return found
 
 
 def _colour(name: str) -> str:
