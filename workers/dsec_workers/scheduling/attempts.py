@@ -5,14 +5,15 @@ What failed is remembered until something that it depends on changes.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf
 
 import numpy as np
 
 from dsec_workers.scheduling.cost import UNITS, overhead_seconds
-from dsec_workers.scheduling.decisions import Admit, Move, Resize, Victim
+from dsec_workers.scheduling.decisions import Admit
 from dsec_workers.scheduling.fleet import Bools, Ints
+from dsec_workers.scheduling.making_way import evicted, moved, shrunk
 from dsec_workers.scheduling.options import How
 from dsec_workers.scheduling.order import GangClass
 from dsec_workers.scheduling.placement import Seats, Shape, cpu_seats, find_seats, fits, pick_devices, placement_of
@@ -224,9 +225,9 @@ class Attempts:
         admit = Admit(
             run_id=gang.run_id,
             placement=placement_of(trial.fleet, seats, devices),
-            victims=self._victims(chosen),
-            resizes=self._resizes(chosen, gang.run_id),
-            moves=self._moves(chosen, gang.run_id),
+            victims=evicted(trial, chosen),
+            resizes=shrunk(trial, chosen, gang.run_id),
+            moves=moved(trial, chosen, gang.run_id),
             optimal=chosen.optimal,
             why=why,
             waits_for=tuple(sorted(trial.roster.gang(slot).run_id for slot in holders)),
@@ -236,39 +237,4 @@ class Attempts:
         lost = frozenset(int(trial.roster.team[o.slot]) for o in chosen.options if o.how is not How.MOVE)
         return admit, Effect(
             teams=lost, surplus=surplus, kept_changed=self.reservations.settle(number, bool(chosen.options))
-        )
-
-    def _victims(self, chosen: Chosen) -> tuple[Victim, ...]:
-        return tuple(
-            Victim(run_id=self.trial.roster.gang(option.slot).run_id, cost=option.cost / UNITS)
-            for option in chosen.options
-            if option.how is How.EVICT
-        )
-
-    def _resizes(self, chosen: Chosen, for_run: str) -> tuple[Resize, ...]:
-        found = []
-        for option in chosen.options:
-            if option.how is How.SHRINK:
-                gang = self.trial.roster.gang(option.slot)
-                left = tuple(m for index, m in enumerate(gang.placement.members) if index not in option.gone)
-                found.append(
-                    Resize(
-                        run_id=gang.run_id,
-                        placement=replace(gang.placement, members=left),
-                        cost=option.cost / UNITS,
-                        for_run=for_run,
-                    )
-                )
-        return tuple(found)
-
-    def _moves(self, chosen: Chosen, for_run: str) -> tuple[Move, ...]:
-        prices = {option.slot: option.cost / UNITS for option in chosen.options}
-        return tuple(
-            Move(
-                run_id=self.trial.roster.gang(home.slot).run_id,
-                placement=placement_of(self.trial.fleet, home.seats, home.devices),
-                cost=prices[home.slot],
-                for_run=for_run,
-            )
-            for home in chosen.homes
         )
