@@ -150,6 +150,8 @@ def carry_out(snapshot: Snapshot, result: Plan, queue: Sequence[QueuedGang], now
             evictions=gang.evictions,
             promised=bool(admit.victims or admit.waits_for),
             conditional_until=result.conditional.get(gang.run_id),
+            created_by=gang.created_by,
+            tags=gang.tags,
         )
     return snapshot.apply(updated=list(updated.values()), shadows=result.shadows)
 

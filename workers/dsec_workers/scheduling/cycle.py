@@ -145,7 +145,7 @@ class _Cycle:
         order = self.order
         order.begin(self._free_by_pool())
         for kind in self.classes:
-            if not kind.ordered:
+            if not kind.ordered or len(self.admits) >= self.policy.max_admissions:
                 continue
             number = kind.gangs[0]
             with self.trial.quota.lifted():
