@@ -93,7 +93,7 @@ def test_a_batch_equals_one_admission_at_a_time(situation):
     assert [(h.run_id, h.reason.code) for h in batch.holds] == [(h.run_id, h.reason.code) for h in step.holds]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_over_fifty_cycles_no_two_gangs_evict_each_other_in_turn_and_the_queue_comes_to_rest(data):
     """Nobody commits, ends or arrives: only evictions move anything, so they must stop."""
