@@ -9,7 +9,9 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dsec_blocks.cache.bundles import BundleAddress, Manifest
 from dsec_blocks.cache.errors import LocalDiskError, OriginUnreachable
@@ -25,6 +27,9 @@ from dsec_blocks.cache.store.sweep import sweep
 from dsec_blocks.gateways.clock import SystemClock
 from dsec_blocks.model.clock import Clock
 from dsec_blocks.model.names import ENV_RUN_ID
+
+if TYPE_CHECKING:
+    from dsec_blocks.cache.cluster_level import ClusterAddress, ClusterLevel
 
 _DISK_ERRORS = frozenset({errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT, errno.EIO})
 
@@ -217,11 +222,31 @@ class Cache:
         return how is Revalidate.TTL and 0 <= age <= self.settings.ttl_seconds
 
 
-def open_cache(settings: CacheSettings | None = None, *, clock: Clock | None = None) -> Cache:
-    """The cache that `settings` describe, or the one of the environment; touches nothing yet."""
+def open_cache(
+    settings: CacheSettings | None = None, *, clock: Clock | None = None, cluster: "ClusterAddress | None" = None
+) -> Cache:
+    """The cache that `settings` describe, or the one of the environment; touches nothing yet.
+
+    With `cluster` what the node lacks comes through the store that the cluster's nodes share.
+    """
     settings = settings or from_environment()
-    store = Store.open(settings.directory, clock=clock or SystemClock(), limits=settings.limits, policy=settings.policy)
-    return Cache(store=store, settings=settings, origin_of=lambda uri: origin_for(uri, settings.credentials))
+    clock = clock or SystemClock()
+    store = Store.open(settings.directory, clock=clock, limits=settings.limits, policy=settings.policy)
+
+    @lru_cache(maxsize=1)
+    def level() -> "ClusterLevel":
+        assert cluster is not None
+        return cluster.open(clock=clock, origin=settings.credentials)
+
+    def origin_of(uri: str) -> Origin:
+        origin = origin_for(uri, settings.credentials)
+        if cluster is None:
+            return origin
+        from dsec_blocks.cache.cluster_level import Through  # a node without a cluster level needs no ledger
+
+        return Through(level(), origin)
+
+    return Cache(store=store, settings=settings, origin_of=origin_of)
 
 
 def _lease(address: BundleAddress, held: Held, acquired: Acquired) -> Lease:

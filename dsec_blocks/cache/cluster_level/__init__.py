@@ -5,7 +5,8 @@ fetched again, and when it is away the nodes go to the origin themselves.
 """
 
 from dsec_blocks.cache.cluster_level.level import ClusterLevel
+from dsec_blocks.cache.cluster_level.opening import ClusterAddress
 from dsec_blocks.cache.cluster_level.through import Through
 from dsec_blocks.cache.cluster_level.watermarks import Watermarks
 
-__all__ = ["ClusterLevel", "Through", "Watermarks"]
+__all__ = ["ClusterAddress", "ClusterLevel", "Through", "Watermarks"]
