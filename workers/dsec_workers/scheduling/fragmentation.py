@@ -66,11 +66,11 @@ def outlook(room: Headroom, typical: Typical) -> Outlook:
 def prices(holds: Floats, capacity: float, typical: Typical, weights: Weights) -> Floats:
     """What losing room for one member of each shape costs, in cards; `holds` is what the whole pool could hold of each.
 
-    The price doubles where that is the `scarcity` part of all `capacity` cards, and grows as it falls further.
+    The price doubles where that is the `scarcity` part of all `capacity` cards, and grows with its square below.
     """
     cards = typical.devices * typical.share / WHOLE
     part = np.maximum(holds, 1.0) * cards / max(capacity, 1.0)
-    return np.asarray(typical.demand * cards * (1.0 + weights.scarcity / part), float)
+    return np.asarray(typical.demand * cards * (1.0 + (weights.scarcity / part) ** 2), float)
 
 
 def rates(price: Floats, typical: Typical, weights: Weights) -> Floats:

@@ -11,8 +11,8 @@ from dsec_workers.scheduling.fleet import Bools, DeviceClass, Floats, Ints
 from dsec_workers.scheduling.fragmentation import Change, Headroom, Outlook, Weights, change, outlook, prices, rates
 from dsec_workers.scheduling.shapes import WHOLE, MemberShape, Typical, Workload, typical
 
-_STALE = 0.15
-"""The shapes on the board are chosen anew when they make up less than all but this part of the demand."""
+_STALE = 0.1
+"""The shapes on the board are chosen anew when they make up so much less of the demand than when they were chosen."""
 
 _PATIENCE = 64
 """Arrivals after which the demand for them is counted again at the latest."""
@@ -90,6 +90,10 @@ class Scoreboard:
 
     def _choose_shapes(self) -> None:
         self.typical: Typical = typical(self.workload.typical(), self.classes)
+        weights = self.workload.weights
+        total = sum(weight * shape.devices for shape, weight in weights.items())
+        covered = sum(weights[shape] * shape.devices for shape in self.typical.shapes)
+        self.covered = covered / total if total else 1.0
         self.before = outlook(self.room, self.typical)
         self.totals = self.before.holds.sum(axis=0)
         self.known: dict[MemberShape, tuple[Ints, Change, Bools]] = {}
@@ -102,7 +106,7 @@ class Scoreboard:
         weights = self.workload.weights
         total = sum(weight * shape.devices for shape, weight in weights.items())
         mine = np.array([weights.get(shape, 0.0) for shape in self.typical.shapes])
-        if float(mine @ self.typical.devices) < (1 - _STALE) * total:
+        if float(mine @ self.typical.devices) < (self.covered - _STALE) * total:
             self._choose_shapes()
             mine = np.array([weights.get(shape, 0.0) for shape in self.typical.shapes])
         if len(mine):

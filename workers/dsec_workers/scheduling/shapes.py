@@ -17,9 +17,9 @@ from dsec_workers.scheduling.hosts import host_needs
 WHOLE = 1000
 """Thousandths of a card: what a whole one has."""
 HALF_LIFE_ARRIVALS = 2000
-COVER = 0.95
+COVER = 0.99
 """The typical shapes are the most demanded ones that make up this part of all demand for cards."""
-MOST = 48
+MOST = 96
 
 
 @dataclass(frozen=True, slots=True, order=True)
