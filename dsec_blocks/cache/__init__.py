@@ -10,15 +10,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dsec_blocks.cache.acquiring import Acquired, Cache, Lease, open_cache
+    from dsec_blocks.cache.acquiring import Cache, open_cache
+    from dsec_blocks.cache.lease import Acquired, Lease
     from dsec_blocks.cache.node_cache import NodeCache
     from dsec_blocks.cache.settings import CacheSettings, Revalidate
 
 _PUBLIC = {
-    "Acquired": "dsec_blocks.cache.acquiring",
+    "Acquired": "dsec_blocks.cache.lease",
     "Cache": "dsec_blocks.cache.acquiring",
     "CacheSettings": "dsec_blocks.cache.settings",
-    "Lease": "dsec_blocks.cache.acquiring",
+    "Lease": "dsec_blocks.cache.lease",
     "NodeCache": "dsec_blocks.cache.node_cache",
     "Revalidate": "dsec_blocks.cache.settings",
     "open_cache": "dsec_blocks.cache.acquiring",

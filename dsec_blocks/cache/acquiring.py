@@ -8,19 +8,20 @@ import errno
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dsec_blocks.cache.bundles import BundleAddress, Manifest
+from dsec_blocks.cache.bundles import BundleAddress
 from dsec_blocks.cache.errors import LocalDiskError, OriginUnreachable
+from dsec_blocks.cache.lease import Acquired, Lease
 from dsec_blocks.cache.origins import Origin, RemoteObject, origin_for
 from dsec_blocks.cache.origins.objects import same_listing
 from dsec_blocks.cache.settings import CacheSettings, Revalidate, from_environment
-from dsec_blocks.cache.store import filling, memory
-from dsec_blocks.cache.store.leases import Held, hold, release
-from dsec_blocks.cache.store.marks import Mark, Owner, renew
+from dsec_blocks.cache.store import filling, memory, turns
+from dsec_blocks.cache.store.leases import Held, hold
+from dsec_blocks.cache.store.marks import Mark, Owner
 from dsec_blocks.cache.store.refs import Ref, is_unchanged, read_listing, read_ref, write_ref
 from dsec_blocks.cache.store.store import Store
 from dsec_blocks.cache.store.sweep import sweep
@@ -32,50 +33,6 @@ if TYPE_CHECKING:
     from dsec_blocks.cache.cluster_level import ClusterAddress, ClusterLevel
 
 _DISK_ERRORS = frozenset({errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT, errno.EIO})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Acquired:
-    """What it took to acquire a bundle."""
-
-    was_resident: bool
-    seconds: float
-    fetched_bytes: int = 0
-    fetched_objects: int = 0
-    stale: str = ""
-    """Why the resident copy could not be compared with its origin; empty when it was, or need not be."""
-
-
-@dataclass(kw_only=True)
-class Lease:
-    """A bundle that stays where it is until `release`, the end of the `with`, or the death of its holder."""
-
-    address: BundleAddress
-    path: Path
-    """The directory with the bundle's files; read-only."""
-    bundle: str
-    manifest: Manifest
-    acquired: Acquired
-    mark_path: Path = field(repr=False)
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of the bundle."""
-        return self.manifest.size_bytes
-
-    def renew(self) -> None:
-        """Say that it is still in use: only needed by a holder that the cache cannot see (another pid namespace)."""
-        renew(self.mark_path)
-
-    def release(self) -> None:
-        """Give it back; a second time is fine."""
-        release(self.mark_path)
-
-    def __enter__(self) -> "Lease":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,11 +119,11 @@ class Cache:
                 if held is not None:
                     write_ref(self.store.layout, address.key, replace(ref, checked_at=self.store.clock.now()))
                     return self._hit(address, held, began)
-            ask = filling.begin(self.store, address, who=mark.who)
-            rival = filling.go_ahead(self.store, ask, ignored=ignored)
+            ask = turns.begin(self.store, address, who=mark.who)
+            rival = turns.go_ahead(self.store, ask, ignored=ignored)
             if rival is not None:
-                filling.give_up(self.store, ask)
-                if not filling.wait_for(self.store, rival, cancelled=cancelled):
+                turns.give_up(self.store, ask)
+                if not turns.wait_for(self.store, rival, cancelled=cancelled):
                     ignored.add(rival.id)
                 continue
             return self._fill(address, items, ask, mark, origin, began, progress=progress, cancelled=cancelled)

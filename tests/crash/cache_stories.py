@@ -15,7 +15,7 @@ from pathlib import Path
 
 from dsec_blocks.cache import Cache, CacheSettings, open_cache
 from dsec_blocks.cache.errors import BundleTooLarge
-from dsec_blocks.cache.store import Limits, evict, filling, pin, sweep, unpin
+from dsec_blocks.cache.store import Limits, evict, pin, sweep, turns, unpin
 from dsec_blocks.cache.store.check import discard_damaged, verify
 from dsec_blocks.cache.store.store import Store
 
@@ -146,7 +146,7 @@ def _reap() -> None:
 
 def _tell(story: str, root: Path, environment: dict[str, str]) -> None:
     """In the child: be struck while telling the story."""
-    filling.IDLE_SECONDS = 0.3
+    turns.IDLE_SECONDS = 0.3
     os.environ.update(environment)
     try:
         STORIES[story](cache_in(root), root)

@@ -4,7 +4,7 @@ Order: blobs → view (with its manifest) → listing → ref. Whoever fills fir
 already, so that an eviction in the meantime cannot take it away; what it cannot secure, it fetches.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +17,7 @@ from dsec_blocks.cache.origins.objects import RemoteObject
 from dsec_blocks.cache.store import memory
 from dsec_blocks.cache.store.layout import Layout
 from dsec_blocks.cache.store.leases import Held, lease_path
-from dsec_blocks.cache.store.marks import Mark, living, marks_in, path_of, place, withdraw
+from dsec_blocks.cache.store.marks import Mark, marks_in, path_of, place, withdraw
 from dsec_blocks.cache.store.refs import Ref, read_listing, with_known_digests, write_listing, write_ref
 from dsec_blocks.cache.store.room import Need, grant
 from dsec_blocks.cache.store.staging import drop_staging
@@ -28,9 +28,6 @@ from dsec_blocks.gateways import files
 
 RESUMABLE = (OriginUnreachable, TransferCancelled, LocalDiskError)
 """Failures after which what was fetched so far is kept for the next try."""
-_POLL_SECONDS = 0.05
-IDLE_SECONDS = 30.0
-"""A filler whose staging does not grow for so long is not waited for any more: it may be stopped."""
 
 
 class Fetched(Protocol):
@@ -69,67 +66,6 @@ class Filled:
     fetched_bytes: int
     fetched_objects: int
     seconds: float
-
-
-def begin(store: Store, address: BundleAddress, *, who: str) -> Mark:
-    """Say that this process would fill `address`."""
-    store.prepare()
-    ask = store.mark(who, key=address.key, uri=str(address), bytes=0)
-    place(store.layout.asks, ask, at="cache.ask.place")
-    return ask
-
-
-def go_ahead(store: Store, ask: Mark, *, ignored: Collection[str] = ()) -> Mark | None:
-    """Commit to filling: None, or whoever does it already, for whom to wait.
-
-    Of those who would fill the first by name may; then it says so and looks again. Two can still come out of this, and
-    then the bundle is fetched twice: this saves bandwidth, nothing rests on it.
-    """
-    found = _rivals(store, ask, ignored)
-    first = [mark for mark in found if mark.fields.get("fills") or mark.id < ask.id]
-    if first:
-        return first[0]
-    ask.fields["fills"] = True
-    place(store.layout.asks, ask, at="cache.ask.commit")
-    return next((mark for mark in _rivals(store, ask, ignored) if mark.fields.get("fills")), None)
-
-
-def _rivals(store: Store, ask: Mark, ignored: Collection[str]) -> list[Mark]:
-    """Others who fill the same address."""
-    found = [*living(store.layout.asks, store.sight), *living(store.layout.reservations, store.sight)]
-    return [
-        mark
-        for mark in found
-        if mark.id != ask.id
-        and mark.id not in ignored
-        and mark.fields.get("key") == ask.fields["key"]
-        and not mark.fields.get("abandoned")
-    ]
-
-
-def give_up(store: Store, ask: Mark) -> None:
-    """Take an ask back."""
-    withdraw(path_of(store.layout.asks, ask), at="cache.ask.withdraw")
-
-
-def wait_for(store: Store, rival: Mark, *, cancelled: Callable[[], bool]) -> bool:
-    """Wait until the other filler is done or dead; False when it has not moved for `IDLE_SECONDS`.
-
-    Raises `TransferCancelled`.
-    """
-    seen, since = -1, store.clock.monotonic()
-    while not cancelled():
-        paths = [path_of(directory, rival) for directory in (store.layout.asks, store.layout.reservations)]
-        present = [path for path in paths if path.exists()]
-        if not present or all(store.sight.is_dead(rival, path) for path in present):
-            return True
-        size = written_bytes(store.layout, rival.id)
-        if size != seen:
-            seen, since = size, store.clock.monotonic()
-        elif store.clock.monotonic() - since > IDLE_SECONDS:
-            return False
-        store.pause(_POLL_SECONDS)
-    raise TransferCancelled(f"{rival.fields.get('uri')} is no longer wanted")
 
 
 def fill(

@@ -14,7 +14,8 @@ from typing import Any
 from unittest.mock import patch
 from uuid import UUID
 
-from dsec_blocks.cache.acquiring import Cache, Lease
+from dsec_blocks.cache.acquiring import Cache
+from dsec_blocks.cache.lease import Lease
 from dsec_blocks.cache.origins import origin_for
 from dsec_blocks.cache.settings import CacheSettings, Revalidate
 from dsec_blocks.cache.store import Limits, Sight, Store
