@@ -27,7 +27,7 @@ def stage(prefect_server: PrefectServer, tmp_path_factory: pytest.TempPathFactor
 
 
 class Ahead:
-    """Begins every selected case at once, `JOBS` at a time; a test asks for its own."""
+    """Begins the cases of all selected tests at once, `JOBS` at a time; a test asks for its own."""
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
@@ -49,8 +49,9 @@ class Ahead:
 def ahead(stage: Stage, request: pytest.FixtureRequest) -> Iterator[Ahead]:
     ahead = Ahead(stage)
     for item in request.session.items:
-        case = getattr(item, "callspec", None) and item.callspec.params.get("case")  # type: ignore[attr-defined]
-        story = getattr(item, "callspec", None) and item.callspec.params.get("story")  # type: ignore[attr-defined]
+        if "ahead" not in getattr(item, "fixturenames", ()) or not hasattr(item, "callspec"):
+            continue
+        case, story = item.callspec.params.get("case"), item.callspec.params.get("story")
         if isinstance(case, Case):
             ahead.begin(str(case), lambda stage, case=case: stage.play(case))
         elif isinstance(story, str):
