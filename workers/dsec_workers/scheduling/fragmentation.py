@@ -97,10 +97,10 @@ class Change:
         return np.where(self.card > -2, cost(self.effects, rate), np.inf)
 
 
-def change(room: Headroom, before: Outlook, shape: MemberShape, able: Bools, typical: Typical, rate: Floats) -> Change:
+def change(room: Headroom, before: Outlook, shape: MemberShape, able: Bools, typical: Typical) -> Change:
     """The change on every node if one member of `shape` went there; `able` tells which classes of card it accepts.
 
-    A shared member is tried on every card with room, and the cheapest counts, the fullest of equals.
+    A shared member goes to the fullest card that has room for it, the first of equals.
     """
     result = Change.nothing(len(room.cards), typical)
     enough = room.cards >= shape.share
@@ -110,37 +110,20 @@ def change(room: Headroom, before: Outlook, shape: MemberShape, able: Bools, typ
     rows = np.flatnonzero(fits)
     if not len(rows):
         return result
-    shared = shape.devices == 1 and not shape.whole
-    if shared:
-        rows, cards = _distinct_cards(room.cards, enough & fits[:, None])
-    else:
-        cards = np.full(len(rows), -1)
+    cards = np.full(len(rows), -1)
+    if shape.devices == 1 and not shape.whole:
+        cards = np.argmin(np.where(enough[rows], room.cards[rows], 2 * WHOLE), axis=1)
     then = outlook(_after(room, rows, cards, shape), typical)
-    effects = np.concatenate(
+    result.effects[rows] = np.concatenate(
         (before.holds[rows] - then.holds, (then.stranded - before.stranded[rows]) / WHOLE), axis=1
-    ).astype(np.float32)
-    if shared:
-        left = room.cards[rows, cards]
-        order = np.lexsort((cards, left, cost(effects, rate), rows))
-        order = order[np.concatenate(([True], rows[order][1:] != rows[order][:-1]))]
-        rows, cards, effects = rows[order], cards[order], effects[order]
-    result.effects[rows], result.card[rows] = effects, cards
+    )
+    result.card[rows] = cards
     return result
 
 
 def cost(effects: npt.NDArray[np.float32], rate: Floats) -> Floats:
     """Cards per arrival that each row is worth, rounded beyond the noise of adding up; the least is best."""
     return np.round((effects @ rate).astype(float), 5)
-
-
-def _distinct_cards(cards: Ints, usable: Bools) -> tuple[Ints, Ints]:
-    """Row and card of every usable card, the first of those that are equally full on a node."""
-    rows, columns = np.nonzero(usable)
-    left = cards[rows, columns]
-    order = np.lexsort((columns, left, rows))
-    rows, columns, left = rows[order], columns[order], left[order]
-    first = np.concatenate(([True], (rows[1:] != rows[:-1]) | (left[1:] != left[:-1])))
-    return rows[first], columns[first]
 
 
 def _after(room: Headroom, rows: Ints, cards: Ints, shape: MemberShape) -> Headroom:

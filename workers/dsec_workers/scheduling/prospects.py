@@ -55,7 +55,7 @@ class Prospects:
         before = outlook(room, self.typical)
         rate = self._rate(before.holds.sum(axis=0))
         able = np.ones(len(self.fleet.classes), bool)
-        return change(room, before, shape, able, self.typical, rate.astype(np.float32)).costs(rate)
+        return change(room, before, shape, able, self.typical).costs(rate)
 
     def _rate(self, holds: Floats) -> Floats:
         price = prices(holds, float(self.fleet.size), self.typical, self.weights)

@@ -39,12 +39,11 @@ class Scoreboard:
         self._refresh_demand()
         seen, held, able = self._row_of(shape)
         stale = np.flatnonzero(seen != self.version)
-        price = prices(self.totals, self.capacity, self.typical, self.weights)
-        rate = rates(price, self.typical, self.weights)
         if len(stale):
-            self._work_out(stale, held, shape, able, rate)
+            self._work_out(stale, held, shape, able)
             seen[stale] = self.version[stale]
-        row = int(np.argmin(held.costs(rate)))
+        price = prices(self.totals, self.capacity, self.typical, self.weights)
+        row = int(np.argmin(held.costs(rates(price, self.typical, self.weights))))
         return None if held.card[row] == -2 else (row, int(held.card[row]))
 
     def changed(self, row: int) -> None:
@@ -52,8 +51,12 @@ class Scoreboard:
         self.version[row] += 1
         rows = np.array([row])
         now = outlook(self.room.rows(rows), self.typical)
-        self.totals += now.holds[0] - self.before.holds[row]
         self.before.holds[row], self.before.stranded[row] = now.holds[0], now.stranded[0]
+
+    @property
+    def totals(self) -> Floats:
+        """What all nodes together could hold of each shape: added up anew, so that nothing drifts."""
+        return np.asarray(self.before.holds.sum(axis=0), float)
 
     def _row_of(self, shape: MemberShape) -> tuple[Ints, Change, Bools]:
         if shape not in self.known:
@@ -62,7 +65,7 @@ class Scoreboard:
             self.known[shape] = (np.full(size, -1), Change.nothing(size, self.typical), able)
         return self.known[shape]
 
-    def _work_out(self, stale: Ints, held: Change, shape: MemberShape, able: Bools, rate: Floats) -> None:
+    def _work_out(self, stale: Ints, held: Change, shape: MemberShape, able: Bools) -> None:
         chosen, back = stale, np.arange(len(stale))
         if len(stale) > 64:  # many nodes are alike while the cluster is empty
             keys = np.column_stack(
@@ -73,7 +76,7 @@ class Scoreboard:
         new = change(
             self.room.rows(chosen),
             Outlook(self.before.holds[chosen], self.before.stranded[chosen]),
-            shape, able, self.typical, rate,
+            shape, able, self.typical,
         )  # fmt: skip
         held.effects[stale], held.card[stale] = new.effects[back], new.card[back]
         if len(stale) > 64:
@@ -95,7 +98,6 @@ class Scoreboard:
         covered = sum(weights[shape] * shape.devices for shape in self.typical.shapes)
         self.covered = covered / total if total else 1.0
         self.before = outlook(self.room, self.typical)
-        self.totals = self.before.holds.sum(axis=0)
         self.known: dict[MemberShape, tuple[Ints, Change, Bools]] = {}
 
     def _refresh_demand(self) -> None:
