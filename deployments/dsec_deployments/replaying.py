@@ -11,8 +11,8 @@ from typing import Any
 from dsec_blocks.model.devices import Node
 from dsec_blocks.model.errors import InvalidRequest
 from dsec_blocks.model.teams import Team
+from dsec_workers.lifecycle.policy_text import policy_from_yaml
 from dsec_workers.scheduling import Policy
-from dsec_workers.scheduling.policy_text import policy_from_yaml
 from dsec_workers.simulation import measures
 from dsec_workers.simulation.jobs import Trace
 from dsec_workers.simulation.overheads import Overheads

@@ -29,8 +29,8 @@ def show(
 
     from dsec_deployments.cli.output import print_json
     from dsec_deployments.cli.session import session
+    from dsec_workers.lifecycle.policy_text import differences, policy_to_yaml, values_of
     from dsec_workers.lifecycle.rules import SHIPPED, active_policy
-    from dsec_workers.scheduling.policy_text import differences, policy_to_yaml, values_of
 
     policy = SHIPPED
     if not shipped:
@@ -53,7 +53,7 @@ def show(
 def check(file: File) -> None:
     """Say whether a file is a policy, and in what it differs from the shipped one."""
     from dsec_deployments.cli.output import console
-    from dsec_workers.scheduling.policy_text import differences
+    from dsec_workers.lifecycle.policy_text import differences
 
     changed = differences(_read(file))
     console.print(f"{file} is a policy; " + (f"it changes {_listed(changed)}" if changed else "it changes nothing"))
@@ -64,7 +64,7 @@ def set_(file: File, why: Why, pool: Pool = None) -> None:
     """Plan by this file from the next cycle on; no restart is needed."""
     from dsec_deployments.cli.output import console
     from dsec_deployments.cli.session import session
-    from dsec_workers.scheduling.policy_text import differences
+    from dsec_workers.lifecycle.policy_text import differences
 
     policy = _read(file)
     with session(pool) as s:
@@ -81,7 +81,7 @@ def shadow(
     from dsec_blocks.ledger import SHADOW
     from dsec_deployments.cli.output import console
     from dsec_deployments.cli.session import session
-    from dsec_workers.scheduling.policy_text import differences
+    from dsec_workers.lifecycle.policy_text import differences
 
     body = None if file == "off" else differences(_read(Path(file)))
     with session(pool) as s:
@@ -156,7 +156,7 @@ def history(pool: Pool = None, json: Json = False) -> None:
 
 def _read(file: Path) -> Policy:
     from dsec_blocks.model.errors import InvalidRequest
-    from dsec_workers.scheduling.policy_text import policy_from_yaml
+    from dsec_workers.lifecycle.policy_text import policy_from_yaml
 
     try:
         text = file.read_text()

@@ -24,10 +24,10 @@ from dsec_blocks.model.errors import InvalidRequest
 from dsec_blocks.model.gangs import HOLDING_STATES, Gang, GangState
 from dsec_blocks.model.teams import Team
 from dsec_workers.lifecycle.orders import standing
+from dsec_workers.lifecycle.policy_text import policy_from_mapping, values_of
 from dsec_workers.lifecycle.records import queued, snapshot_of
 from dsec_workers.lifecycle.rules import active_policy
 from dsec_workers.scheduling.policy import Policy
-from dsec_workers.scheduling.policy_text import policy_from_mapping, values_of
 from dsec_workers.scheduling.snapshot import QueuedGang, Snapshot
 
 FORMAT, VERSION = "dsec-incident", 1

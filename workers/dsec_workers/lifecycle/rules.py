@@ -1,8 +1,8 @@
 """Which policy a pool plans by now: the newest that somebody set, else the one that DSec ships with."""
 
 from dsec_blocks.ledger import ACTIVE, SHADOW, SHIPPED_VERSION, Ledger, PolicyRecord
+from dsec_workers.lifecycle.policy_text import policy_from_mapping
 from dsec_workers.scheduling.policy import Policy
-from dsec_workers.scheduling.policy_text import policy_from_mapping
 
 SHIPPED = Policy(version=str(SHIPPED_VERSION))
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import yaml
 
 import dsec_deployments
+from dsec_workers.lifecycle.policy_text import values_of
 from dsec_workers.scheduling import Policy
-from dsec_workers.scheduling.policy_text import values_of
 
 SHIPPED = Path(dsec_deployments.__file__).parent / "templates" / "policy.yaml"
 

@@ -6,8 +6,7 @@ import pytest
 
 from dsec_blocks.model.errors import InvalidRequest
 from dsec_blocks.model.requests import Kind
-from dsec_workers.scheduling import Policy
-from dsec_workers.scheduling.policy_text import (
+from dsec_workers.lifecycle.policy_text import (
     differences,
     field_descriptions,
     policy_from_mapping,
@@ -15,6 +14,7 @@ from dsec_workers.scheduling.policy_text import (
     policy_to_yaml,
     values_of,
 )
+from dsec_workers.scheduling import Policy
 
 
 def test_a_file_says_only_what_a_site_has_decided() -> None:
