@@ -71,7 +71,7 @@ def test_a_worker_killed_in_the_middle_of_a_claim_leaves_no_run_pending_20485(si
     notes = site.home / "notes"
     worker = site.start_worker(DSEC_FAULT=point)
     run = site.submit("hello", parameters={"where": str(notes)}, policy=_policy(point), devices_per_node=2)
-    worker.wait(timeout=60)
+    site.wait("the worker to be killed", lambda: worker.poll() is not None, 60)
     assert worker.returncode == -signal.SIGKILL
     site.start_worker()
     site.wait_state(run, "COMPLETED", seconds=60)
@@ -95,6 +95,22 @@ def test_a_lost_or_failed_answer_of_the_api_costs_no_run_10263(site: Site, point
     site.wait_gang(run, GangState.ENDED)
     assert len(notes.read_text().splitlines()) == 1
     assert site.ledger.check(site.pool) == []
+
+
+def test_devices_reserved_by_a_dead_worker_for_a_run_that_is_gone_block_nobody_17628(site: Site) -> None:
+    """Issue 17628: "limit reached" with nothing running, because nobody gave back what a dead worker had taken."""
+    worker = site.start_worker(DSEC_FAULT="ledger.admit:kill_after")
+    gone = site.submit("hello", nodes=2, devices_per_node=4)
+    site.wait("the worker to be killed", lambda: worker.poll() is not None, 60)
+    assert len(site.ledger.holders(site.pool)) == 8
+    site.set_state(gone, "CANCELLED", force=True)
+    run = site.submit("hello", nodes=2, devices_per_node=4)
+    site.start_worker()
+    site.wait_state(run, "COMPLETED", seconds=60)
+    site.wait_gang(run, GangState.ENDED)
+    assert site.wait_gang(gone, GangState.ENDED).attempt <= 1
+    assert site.state(gone)[0] == "CANCELLED"
+    assert site.ledger.holders(site.pool) == []
 
 
 def test_sigterm_drains_within_five_seconds_and_gangs_run_on_22528(site: Site) -> None:
@@ -148,7 +164,8 @@ def test_a_standby_plans_nothing_and_takes_over_within_seconds(site: Site) -> No
     site.wait_state(after, "COMPLETED")
 
 
-def test_a_stopped_leader_that_wakes_up_is_fenced_and_stands_by(site: Site) -> None:
+def test_a_stopped_leader_that_wakes_up_is_fenced_and_stands_by_22664(site: Site) -> None:
+    """Issue 22664: the old environment and its replacement both start user code."""
     leader = site.start_worker(DSEC_HOLDER="first")
     site.wait("the first to lead", lambda: "leads pool" in site.worker_log(0))
     site.start_worker(DSEC_HOLDER="second")
