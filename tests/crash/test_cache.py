@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -81,6 +82,17 @@ class Told:
             time.sleep(0.003)
         return int(self._exit.read_text())
 
+    def goes_on(self) -> int:
+        """Wake it after it was stopped, and wait for its end."""
+        os.kill(self.pid, signal.SIGCONT)
+        return self.join()
+
+    def end(self) -> None:
+        """Leave no stopped process behind, whatever the test found."""
+        if not self.is_over:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+
 
 @cache
 def _zygote() -> "subprocess.Popen[str]":
@@ -144,10 +156,12 @@ def struck(story: str, point: str, mode: str, root: Path) -> None:
     before(story, root)
     if mode == "stall":
         sleeper = start(story, root, **{ENV_FAULT: f"{point}:stall:1"})
-        _until_stopped(sleeper)
-        play("make_room", root)  # whoever comes meanwhile may find the cache held, and must not hang
-        os.kill(sleeper.pid, signal.SIGCONT)
-        sleeper.join()
+        try:
+            _until_stopped(sleeper)
+            play("make_room", root)  # whoever comes meanwhile may find the cache held, and must not hang
+            sleeper.goes_on()
+        finally:
+            sleeper.end()
     else:
         code = play(story, root, **{ENV_FAULT: f"{point}:{mode}"})
         assert (code == -signal.SIGKILL) == mode.startswith("kill")

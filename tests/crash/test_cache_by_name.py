@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -34,6 +34,21 @@ def root() -> Iterator[Path]:
     make_origin(directory)
     yield directory
     shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture
+def asleep() -> Iterator[Callable[..., Told]]:
+    """Processes that tell a story and are stopped right before an effect."""
+    told: list[Told] = []
+
+    def begin(story: str, root: Path, *, at: str) -> Told:
+        told.append(start(story, root, **{ENV_FAULT: f"{at}:stall:1"}))
+        _until_stopped(told[-1])
+        return told[-1]
+
+    yield begin
+    for each in told:
+        each.end()
 
 
 @contextmanager
@@ -89,12 +104,10 @@ def test_a_pid_that_was_given_again_holds_nothing(root: Path) -> None:
     judge(root)
 
 
-def test_a_filler_that_is_stopped_holds_nobody_up_for_good(root: Path) -> None:
-    sleeper = start("one", root, **{ENV_FAULT: "cache.blob.link:stall:1"})
-    _until_stopped(sleeper)
+def test_a_filler_that_is_stopped_holds_nobody_up_for_good(root: Path, asleep: Callable[..., Told]) -> None:
+    sleeper = asleep("one", root, at="cache.blob.link")
     assert play("one", root) == 0, "the second filler goes on by itself"
-    os.kill(sleeper.pid, signal.SIGCONT)
-    assert sleeper.join() == 0
+    assert sleeper.goes_on() == 0
     judge(root)
 
 
@@ -107,30 +120,28 @@ def test_two_fillers_of_one_bundle_fetch_it_once(root: Path) -> None:
     judge(root)
 
 
-def test_publishing_against_the_eviction_of_a_shared_blob(root: Path) -> None:
+def test_publishing_against_the_eviction_of_a_shared_blob(root: Path, asleep: Callable[..., Told]) -> None:
     """Both bundles have the same weights. The evictor is stopped with the blob already moved to the trash; a filler
     that wants it finds no blob and fetches it; the evictor wakes and takes away only its own.
     """
     cache = cache_in(root)
-    sleeper = start("remove", root, **{ENV_FAULT: "cache.evict.unlink_blob:stall:1"})
-    _until_stopped(sleeper)
+    sleeper = asleep("remove", root, at="cache.evict.unlink_blob")
     with cache.acquire(origin(root, "c")) as lease:
         assert (lease.path / "weights.bin").read_bytes() == BUNDLES["c"]["weights.bin"]
-        os.kill(sleeper.pid, signal.SIGCONT)
-        assert sleeper.join() == 0
+        assert sleeper.goes_on() == 0
         assert (lease.path / "weights.bin").read_bytes() == BUNDLES["c"]["weights.bin"]
         assert not [violation for violation in check(cache.store) if violation.rule == "view"]
     judge(root)
 
 
-def test_a_blob_that_is_given_a_name_while_it_is_evicted_is_a_blob_again(root: Path) -> None:
+def test_a_blob_that_is_given_a_name_while_it_is_evicted_is_a_blob_again(
+    root: Path, asleep: Callable[..., Told]
+) -> None:
     """The evictor is stopped between seeing that nobody names the blob and moving it; a view takes it meanwhile."""
-    sleeper = start("remove", root, **{ENV_FAULT: "cache.evict.blob:stall:1"})
-    _until_stopped(sleeper)
+    sleeper = asleep("remove", root, at="cache.evict.blob")
     cache = cache_in(root)
     with cache.acquire(origin(root, "a")) as lease:
-        os.kill(sleeper.pid, signal.SIGCONT)
-        assert sleeper.join() == 0
+        assert sleeper.goes_on() == 0
         for path, content in BUNDLES["a"].items():
             assert (lease.path / path).read_bytes() == content
         sweep(cache.store)
@@ -138,14 +149,14 @@ def test_a_blob_that_is_given_a_name_while_it_is_evicted_is_a_blob_again(root: P
     judge(root)
 
 
-def test_an_evictor_that_wakes_up_late_takes_away_only_the_view_it_looked_at(root: Path) -> None:
-    sleeper = start("remove", root, **{ENV_FAULT: "cache.evict.view:stall:1"})
-    _until_stopped(sleeper)
+def test_an_evictor_that_wakes_up_late_takes_away_only_the_view_it_looked_at(
+    root: Path, asleep: Callable[..., Told]
+) -> None:
+    sleeper = asleep("remove", root, at="cache.evict.view")
     cache = cache_in(root)
     with cache.acquire(origin(root, "a")) as lease:
         assert lease.acquired.fetched_bytes == 0, "the blobs are there; only the view is spoken for"
-        os.kill(sleeper.pid, signal.SIGCONT)
-        assert sleeper.join() == 0
+        assert sleeper.goes_on() == 0
         for path, content in BUNDLES["a"].items():
             assert (lease.path / path).read_bytes() == content
     judge(root)
