@@ -26,6 +26,8 @@ class Menu:
         self.rights, self.roster, self.allowed = rights, rights.roster, allowed
         self.fleet, self.unit_of = rights.roster.snapshot.fleet, unit_of
         self._width = len(self.roster.team)
+        self.partial = False
+        """Whether a gang could also give up members in ways that are not on offer (needless ones, other sizes)."""
         self._milder: list[Option] = []
         self._numbers: dict[Option, int] = {}
         self._evictions: dict[int, Option] = {}
@@ -121,6 +123,7 @@ class Menu:
         useful.sort(key=lambda entry: (-entry[0], -entry[1]))
         useful = useful[:spare]
         gang, found = self.roster.gang(slot), []
+        self.partial |= bool(useful)
         sizes = range(1, len(useful) + 1)
         step = max(1, -(-len(sizes) // MOST_SHRINKINGS))
         for count in sorted({*sizes[::step], *sizes[-1:]}):

@@ -96,7 +96,7 @@ class Search:
             return None
         numbers = self._trimmed(self.best[1])
         options = tuple(self.menu.all(numbers))
-        optimal = self.exhaustive and self.budget.left >= 0
+        optimal = self.exhaustive and self.budget.left >= 0 and not self.menu.partial
         return Chosen(options, optimal, tuple(self._homes(options) or ()))
 
     def key(self, numbers: Iterable[int]) -> Key:
