@@ -65,7 +65,7 @@ def test_freezing_holding_and_starting_by_order_and_a_policy_set_while_the_worke
     trial.write_text("max_admissions: 0\n")
     assert "policy 3 runs in shadow" in ordered(site, "policy", "shadow", str(trial), "--why", "trial")
     site.wait("the shadow", lambda: any(d.outcome == "in shadow" for d in site.ledger.decisions(site.pool, limit=1000)))
-    ordered(site, "override", waits, "--lift")
+    ordered(site, "override", waits, "--lift", "--why", "data came")
     site.wait_state(waits, "COMPLETED", seconds=60)
     entries = site.ledger.decisions(site.pool, run_id=waits, limit=1000)
     assert [d.policy_version for d in entries if (d.stage, d.outcome) == ("plan", "admit")] == ["2"]
