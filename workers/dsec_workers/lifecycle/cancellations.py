@@ -75,11 +75,25 @@ async def observe(term: Term, run_id: str, run: Run | None) -> None:
         await _stop(term, gang, run)
 
 
+def look_at_astray(term: Term) -> None:
+    """Have the astray looked at. Each stays out of every plan until its look has an answer: its key may be busy now."""
+    for run_id in list(term.astray):
+        term.errands.start(run_id, "cancel", look_astray, term, run_id)
+
+
 async def look_astray(term: Term, run_id: str) -> None:
-    """A gang waits here, but its run is not Scheduled: find out why, and mend it."""
+    """A gang waits here, but its run is not Scheduled as far as we know: find out why, and mend it."""
     run = await term.api.run(run_id)
     gang = await term.read(term.ledger.gang, run_id)
     term.astray.discard(run_id)  # whatever is still wrong with it puts it back
+    try:
+        await _mend(term, run_id, run, gang)
+    except Exception:
+        term.astray.add(run_id)
+        raise
+
+
+async def _mend(term: Term, run_id: str, run: Run | None, gang: Gang | None) -> None:
     if gang is None or gang.state is not GangState.WAITING:
         return
     if run is not None and run.state.type == "SCHEDULED":

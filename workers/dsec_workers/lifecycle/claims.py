@@ -93,10 +93,15 @@ def attempt_of(infrastructure_pid: str) -> tuple[str, str, int] | None:
 
 
 async def undo(term: Term, gang: Gang, run: Run | None, *, why: str, not_before: float | None = None) -> None:
-    """Give everything back: the devices first, then the notices that were given for it, then the run."""
+    """Give everything back: the devices first, then the notices that were given for it, then the run.
+
+    The gang waits again from the commit on, and a plan may begin at once; so it is astray from before that, until
+    Prefect has said that its run is Scheduled. A run that has ended meanwhile would be admitted once more otherwise.
+    """
     if gang.state is not GangState.RESERVED:
         # A launch whose answer was lost may have left processes.
         await term.cluster.stop(key_of(gang), 0.0)
+    term.astray.add(gang.run_id)
     victims = await term.write(term.ledger.undo_admission, gang.run_id, gang.attempt, why=why, not_before=not_before)
     term.decide("claim", "undone", run_id=gang.run_id, why=why)
     for victim in victims:
@@ -105,6 +110,7 @@ async def undo(term: Term, gang: Gang, run: Run | None, *, why: str, not_before:
     if run is None:
         await term.write(term.ledger.forget_waiting, [gang.run_id])
         term.forget(gang.run_id)
+        term.astray.discard(gang.run_id)
         return
     await give_back(term, gang, await term.api.run(gang.run_id), why=why)
 
@@ -121,13 +127,17 @@ async def put_back(term: Term, run_id: str) -> bool:
 
 
 async def give_back(term: Term, gang: Gang, run: Run | None, *, why: str) -> None:
-    """Make a run that is Pending by our claim Scheduled again; end the wait of one that is over."""
+    """Make a run that is Pending by our claim Scheduled again; one that is not Scheduled then is astray."""
+    is_scheduled = run is not None and run.state.type == "SCHEDULED"
     if run is not None and _is_ours(run):
         proposal = Proposal(type="SCHEDULED", name=waiting_name(run), message=why, scheduled_time=gang.eligible_at)
         if run.infrastructure_pid is not None:
             await term.api.forget_infrastructure(run.id)
-        await write_scheduled(term.api, term.api.undo_claim, run.id, proposal, base=run.state)
-    elif run is None or run.state.type != "SCHEDULED":
+        written = await write_scheduled(term.api, term.api.undo_claim, run.id, proposal, base=run.state)
+        is_scheduled = written is not None
+    if is_scheduled:
+        term.astray.discard(gang.run_id)
+    else:
         term.astray.add(gang.run_id)
 
 

@@ -135,9 +135,7 @@ class Loop:
             self.planning.nodes = await term.cluster.nodes()
             await term.write(term.ledger.put_nodes, self.planning.nodes)
         gangs = {gang.run_id: gang for gang in await term.read(term.ledger.gangs, term.pool, _ALIVE)}
-        for run_id in list(term.astray):
-            term.astray.discard(run_id)
-            term.errands.start(run_id, "cancel", cancellations.look_astray, term, run_id)
+        cancellations.look_at_astray(term)
         await self.planning.refresh(term)
         orders = await wishes.fulfil(term, gangs, self.planning.policy, self.planning.nodes)
         if orders:
