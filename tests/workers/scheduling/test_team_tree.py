@@ -11,7 +11,19 @@ from dsec_blocks.model.requests import GangRequest
 from dsec_blocks.model.teams import Team
 from dsec_workers.scheduling import Policy
 from dsec_workers.scheduling.quota import Quota
-from tests.workers.scheduling.world import admitted, cluster, decide, evicted, node, running, team, texts, waiting, why
+from tests.workers.scheduling.world import (
+    NOW,
+    admitted,
+    cluster,
+    decide,
+    evicted,
+    node,
+    running,
+    team,
+    texts,
+    waiting,
+    why,
+)
 
 ORG = Team(name="org", nominal_devices=0)
 
@@ -81,6 +93,43 @@ def test_a_cohorts_own_quota_is_borrowed_by_its_children() -> None:
     ]
     assert admitted(started(teams, [], waiting("g", "4", team="a"))) == {"g": ["n1"]}
     assert why(started(teams, [], waiting("g", "5", team="a"))) == {"g": "over-team-limit"}
+
+
+KEEPS_ONE = Team(name="keeps", nominal_devices=1, lend_devices=0)
+
+
+def test_the_owner_of_the_last_free_device_gets_it_though_his_cohort_uses_more_than_the_nodes_that_are_left() -> None:
+    teams = [ORG, child("a", 0), child("c", 1, lend_devices=2)]
+    held = [running("cordoned", "n0/0"), running("r", "n1/0-2")]
+    snapshot = cluster([node("n0", 1, schedulable=False), node("n1", 4)], held, teams)
+    result = decide(snapshot, waiting("own", "1", team="c", preemptible=False))
+    assert (admitted(result), evicted(result)) == ({"own": ["n1"]}, {})
+
+
+def test_runs_on_a_cordoned_node_do_not_use_up_the_room_of_the_nodes_that_are_left() -> None:
+    teams = [Team(name="a", nominal_devices=0), Team(name="b", nominal_devices=3), KEEPS_ONE]
+    snapshot = cluster([node("n1", 8, schedulable=False), node("n2", 8)], [running("r", "n1/0-7")], teams)
+    own = decide(snapshot, waiting("own", "3", team="b"))
+    assert (admitted(own), evicted(own)) == ({"own": ["n2"]}, {}), "8 GPUs are free, so nobody need go"
+    assert admitted(decide(snapshot, waiting("borrows", "7"))) == {"borrows": ["n2"]}
+    assert admitted(decide(snapshot, waiting("all", "8"))) == {}, "one of the 8 is kept"
+
+
+def test_evicting_from_a_cordoned_node_leaves_nothing_of_what_another_keeps_to_the_one_who_asked() -> None:
+    teams = [Team(name="a", nominal_devices=0), Team(name="b", nominal_devices=1), KEEPS_ONE]
+    held = [
+        running("cheap", "n1/0", has_on_evict=True, ran=700.0),
+        running("dear", "n2/0-2", last_commit_at=NOW - 3000),
+    ]
+    snapshot = cluster([node("n1", 1, schedulable=False), node("n2", 4)], held, teams)
+    assert evicted(decide(snapshot, waiting("own", "1", team="b"))) == {"own": ["dear"]}
+
+
+def test_what_a_sick_device_runs_counts_as_the_pools_only_while_it_runs() -> None:
+    teams = [Team(name="a", nominal_devices=0), Team(name="b", nominal_devices=2), KEEPS_ONE]
+    held = [running("sick", "n1/0"), running("well", "n1/1-2", preemptible=False)]
+    snapshot = cluster([node("n1", 4, frozen=[0])], held, teams)
+    assert admitted(decide(snapshot, waiting("own", "1", team="b"))) == {}, "the last free GPU is kept by another"
 
 
 # ---- who may take back ---------------------------------------------------------------------------------------------

@@ -104,7 +104,8 @@ class Menu:
             slot = option.slot
             key = (
                 tuple(sorted(domain.gains[number].items())), option.cost, option.how, option.released,
-                int(self.roster.team[slot]), bool(rights.lower[slot]), bool(rights.conditional[slot]),
+                self.roster.stranded_of(option), int(self.roster.team[slot]), bool(rights.lower[slot]),
+                bool(rights.conditional[slot]),
             )  # fmt: skip
             found.append(None if option.how is How.MOVE else last.get(key))
             last[key] = number

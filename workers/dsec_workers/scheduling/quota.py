@@ -8,7 +8,7 @@ borrowing limit of every ancestor, and by what siblings do not lend. Rights comp
 that stays within what it owns may take back from teams that are over it at every step below that ancestor.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 import numpy as np
@@ -36,6 +36,7 @@ class Quota:
         self.number = {team.name: number for number, team in enumerate(self.teams)}
         self.policy = policy
         self.tree = Tree(self.teams, self.number, int(np.count_nonzero(snapshot.fleet.device_usable)))
+        self._fleet = snapshot.fleet
         count = len(self.teams)
         self.nominal: Ints = self.tree.nominal[:count]
         self.used: Ints = self.tree.used[:count]
@@ -49,6 +50,7 @@ class Quota:
             past[team] += charged_ahead(gang, policy, now)
             if not gang.evicting:
                 self._count(team, devices, gang.created_by)
+                self.tree.strand(self.stranded(gang.placement.devices))
                 self.wanted[team] += devices
         self.past: Floats = self.tree.sums(past)
         """Average devices lately, by node of the tree."""
@@ -85,6 +87,13 @@ class Quota:
         self.tree.use(team, devices)
         if self.teams[team].user_devices is not None:
             self.users[team, user] = self.users.get((team, user), 0) + devices
+
+    def stranded(self, devices: Iterable[str]) -> int:
+        """How many of these nobody could take, were they free; 0 where that limits nobody."""
+        if not self.tree.bounded:
+            return 0
+        known, usable = self._fleet.device_number, self._fleet.device_usable
+        return sum(uuid not in known or not usable[known[uuid]] for uuid in devices)
 
     def forget(self, team: str, asked: int) -> None:
         """A waiting gang's demand does not count: it can never start as it is."""
@@ -140,15 +149,19 @@ class Quota:
         """(node, devices beyond its own) on the path of `other` below its common ancestor with `team`."""
         return tuple((n, int(self.tree.used[n] - self.tree.nominal[n])) for n in self.tree.below(other, team))
 
-    def missing(self, team: int, request: GangRequest, devices: int, leaving: Mapping[int, int]) -> int:
-        """Devices that limits still forbid `team`, once those of `leaving` (by team) have gone."""
+    def missing(
+        self, team: int, request: GangRequest, devices: int, leaving: Mapping[int, int], *, stranded: int = 0
+    ) -> int:
+        """Devices that limits still forbid `team`, once those of `leaving` (by team) and the `stranded` have gone."""
         if self._lifted:
             return 0
         for other, count in leaving.items():
             self.tree.use(other, -count)
+        self.tree.strand(-stranded)
         missing = int(self.used[team]) + devices - self.ceiling(team, request)
         for other, count in leaving.items():
             self.tree.use(other, count)
+        self.tree.strand(stranded)
         return max(0, missing)
 
     # ---- rank -------------------------------------------------------------------------------------------------

@@ -101,13 +101,15 @@ class Rights:
         """Whether this whole set may be taken for the claim, in some order, and its team is then within its limit."""
         if not self.tolerable(victims):
             return False
-        if not self.shortage:
+        stranded = sum(self.roster.stranded_of(option) for option in victims)
+        if not self.shortage and not stranded:
             return True
         leaving: dict[int, int] = {}
         for option in victims:
             team = int(self.roster.team[option.slot])
             leaving[team] = leaving.get(team, 0) + option.released
-        return not self.quota.missing(self.claim.team, self.claim.request, self.claim.devices, leaving)
+        claim = self.claim
+        return not self.quota.missing(claim.team, claim.request, claim.devices, leaving, stranded=stranded)
 
     def relieving(self, slots: Bools) -> Bools:
         """Those of `slots` whose eviction could bring the claim's team under a limit."""

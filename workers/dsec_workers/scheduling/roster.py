@@ -4,6 +4,7 @@ import numpy as np
 
 from dsec_workers.scheduling.cost import UNITS, eviction_cost, hand_over_seconds, move_cost, resize_cost
 from dsec_workers.scheduling.fleet import Bools, Ints
+from dsec_workers.scheduling.options import How, Option
 from dsec_workers.scheduling.policy import Policy
 from dsec_workers.scheduling.quota import Quota
 from dsec_workers.scheduling.snapshot import RunningGang, Snapshot
@@ -26,6 +27,8 @@ class Roster:
         self.priority: Ints = np.zeros(size, np.int64)
         self.team: Ints = np.zeros(size, np.int64)
         self.devices: Ints = np.zeros(size, np.int64)
+        self.stranded: Ints = np.zeros(size, np.int64)
+        """Devices of each that nobody could take (see `Tree`)."""
         self.level: Ints = np.zeros(size, np.int64)
         """Of time sharing; all 0 when it is off."""
         self.movable: Bools = np.zeros(size, bool)
@@ -48,12 +51,14 @@ class Roster:
         )
         """Evictions that each team may still suffer."""
         self._costs: dict[int, int] = {}
+        self._stranded_in = quota.stranded
 
     def _enter(self, slot: int, gang: RunningGang, quota: Quota) -> None:
         policy, now = self.policy, self.now
         self.priority[slot] = gang.request.priority
         self.team[slot] = quota.number[gang.team]
         self.devices[slot] = len(gang.placement.devices)
+        self.stranded[slot] = quota.stranded(gang.placement.devices)
         self.level[slot] = level_of(gang, policy, now)
         self.movable[slot] = gang.request.evictable and not gang.evicting and not gang.promised
         self.exposed[slot] = not protected(gang, policy, now)
@@ -70,6 +75,14 @@ class Roster:
         gang = self.snapshot.running[slot]
         assert gang is not None
         return gang
+
+    def stranded_of(self, option: Option) -> int:
+        """Devices among those that it gives up which nobody could take."""
+        every = int(self.stranded[option.slot])
+        if not every or option.how is not How.SHRINK:
+            return every
+        members = self.gang(option.slot).placement.members
+        return sum(self._stranded_in(members[index].devices) for index in option.gone)
 
     def cost(self, slot: int) -> int:
         """Cost of evicting it, in thousandths of a device-second."""

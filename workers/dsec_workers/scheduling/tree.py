@@ -3,7 +3,8 @@
 A team's own runs are a leaf, numbered as the team is; a team with children is also a group above its leaf and theirs;
 the pool is above all. So a cohort's own quota is its own runs' first, and its children borrow it like a sibling's. A
 subtree owns the sum of what its teams own. What a subtree does not lend is out of the others' reach whether it is
-used or not, so whoever is above counts the larger of the two (Kueue's KEP-79 keeps the same book).
+used or not, so whoever is above counts the larger of the two (Kueue's KEP-79 keeps the same book). A stranded device
+(in use, though nobody could take it: its node is cordoned, say) is part of the pool for as long as it is used.
 """
 
 from collections.abc import Mapping, Sequence
@@ -49,8 +50,10 @@ class Tree:
                 self.limit[node] = self.nominal[node] + team.borrow_devices
             if team.lend_devices is not None:
                 self.kept[node] = max(0, int(self.nominal[node]) - team.lend_devices)
-        if self.kept.any():
-            self.limit[self.root] = max(capacity, int(self.nominal[self.root]))
+        self.bounded = bool(self.kept.any())
+        """Whether the pool itself limits anybody: only where something must be left for those who keep it."""
+        self.stranded = 0
+        self.strand(0)
         self._sides: dict[int, Ints] = {}
         self._against: dict[int, Ints] = {}
         self.used: Ints = np.zeros(size, np.int64)
@@ -83,6 +86,12 @@ class Tree:
             inside, kept = int(self.inside[node]), int(self.kept[node])
             self.inside[node] = inside + change
             change = max(inside + change, kept) - max(inside, kept)
+
+    def strand(self, devices: int) -> None:
+        """So many more (fewer) of the devices in use are stranded: whoever gives one up leaves it to nobody."""
+        self.stranded += devices
+        if self.bounded:
+            self.limit[self.root] = max(self.capacity + self.stranded, int(self.nominal[self.root]))
 
     def room(self, team: int) -> int:
         """Devices that the team may still use under all limits of its path; negative where it is over one."""

@@ -177,6 +177,7 @@ class Trial:
         if option.how is How.EVICT:
             self.roster.allowance[team] -= 1
         self.quota.use(team, -option.released, gang.created_by)
+        self.quota.tree.strand(-self.roster.stranded_of(option))
         mine = gone[self.usable[gone] & (self.snapshot.next_holder[gone] < 0)]
         self.times[mine] = self.now + gang.request.grace_seconds
         self.soon.give(mine)
