@@ -169,3 +169,21 @@ def test_t60_members_of_one_gang_get_different_verdicts_and_a_node_serves_one_at
     result = decide(cluster([node("n1", 8)]), *singles, waiting("wide", "3x8", min_nodes=1))
     assert len(admitted(result)) == 8, "one node, one cycle, eight gangs"
     assert [hold.run_id for hold in result.holds] == ["wide"], "one verdict for the whole gang"
+
+
+def test_replicas_that_must_not_fail_together_wait_behind_work_that_would_make_room_in_another_rack() -> None:
+    """Ours: two free nodes of one rack looked like room enough, so nobody was asked, and nothing started."""
+    machines = [node(name, 2, rack=name[:2]) for name in ("ra0", "ra1", "rb0", "rb1")]
+    held = [running("dear", "rb0/0-1", last_commit_at=NOW - 3000), running("cheap", "rb1/0-1")]
+    result = decide(cluster(machines, held), waiting("apart", "2x2", topology=Topology.SPREAD, priority=5))
+    assert evicted(result) == {"apart": ["cheap"]} and result.admits[0].optimal
+    assert admitted(result)["apart"] == ["ra0", "rb1"]
+    three = waiting("three", "3x2", topology=Topology.SPREAD, priority=5)
+    assert why(decide(cluster(machines, held), three)) == {"three": "never-fits"}
+
+
+def test_a_node_of_no_known_rack_counts_as_one_more_rack_to_evict_in() -> None:
+    machines = [node("ra0", 2, rack="ra"), replace(node("lost", 2), topology=())]
+    held = [running("r", "lost/0-1")]
+    result = decide(cluster(machines, held), waiting("apart", "2x2", topology=Topology.SPREAD, priority=5))
+    assert result.admits == () and evicted(result) == {}

@@ -24,9 +24,9 @@ def cost_bound(domain: Domain, menu: Menu, start: int, missing: dict[int, int], 
             rated.append((menu[number].cost / useful, useful))
     least: dict[int, int] = {}
     for unit, lacking in missing.items():
-        node = domain.node_of[unit]
-        if reachable[unit] >= lacking and lacking < least.get(node, lacking + 1):
-            least[node] = lacking
+        seat = domain.seat_of[unit]
+        if reachable[unit] >= lacking and lacking < least.get(seat, lacking + 1):
+            least[seat] = lacking
     if len(least) < members:
         return None
     need = sum(sorted(least.values())[:members])

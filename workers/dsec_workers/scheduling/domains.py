@@ -1,7 +1,8 @@
 """The parts of a cluster that could hold a gang by themselves, and what each running gang would leave there.
 
 A *domain* is one node (or NVLink island) for a single member, one NVLink domain when all members must share it, else
-the whole resource pool. Its *units* are the nodes or islands that evictions can make big enough for a member.
+the whole resource pool. Its *units* are the nodes or islands that evictions can make big enough for a member. No two
+members share a *seat*: a node, or a whole rack when they must not fail together.
 """
 
 from collections.abc import Iterator, Mapping
@@ -23,7 +24,8 @@ class Domain:
     """Members that still lack a unit."""
     missing: dict[int, int]
     """Unit → devices missing for a member (≥ 1)."""
-    node_of: dict[int, int]
+    seat_of: dict[int, int]
+    """Unit → node, or rack, that takes one member at most."""
     held: dict[int, dict[int, int]]
     """Slot → unit → devices that it holds there."""
     gains: dict[int, dict[int, int]] = field(default_factory=dict)
@@ -36,7 +38,7 @@ class Domain:
     """At least this much must be paid here."""
 
     def without(self, missing: dict[int, int], members: int, option: int) -> tuple[dict[int, int], int]:
-        """What is missing once `option` is taken; a node that is big enough takes one member and is done."""
+        """What is missing once `option` is taken; a seat that is big enough takes one member and is done."""
         gains = self.gains[option]
         if not gains:
             return missing, members
@@ -45,9 +47,9 @@ class Domain:
             if unit in after:
                 after[unit] -= count
                 if after[unit] <= 0:
-                    done.add(self.node_of[unit])
+                    done.add(self.seat_of[unit])
         if done:
-            after = {unit: lacking for unit, lacking in after.items() if self.node_of[unit] not in done}
+            after = {unit: lacking for unit, lacking in after.items() if self.seat_of[unit] not in done}
         return after, members - len(done)
 
 
@@ -58,7 +60,9 @@ class Domains:
         self.fleet, self.view, self.shape = fleet, view, shape
         by_islands = shape.topology in BY_ISLAND
         self.unit_of: Ints = fleet.device_island if by_islands else fleet.device_node
-        self.node_of: Ints = fleet.island_node if by_islands else np.arange(len(fleet.nodes))
+        self.spread = shape.topology is Topology.SPREAD and shape.members > 1
+        node_of: Ints = fleet.island_node if by_islands else np.arange(len(fleet.nodes))
+        self.seat_of: Ints = fleet.named_levels["rack"] if self.spread else node_of
         self.base: Ints = view.island_free if by_islands else view.node_free
         devices = np.flatnonzero(takeable)
         width = max(1, slots)
@@ -82,6 +86,8 @@ class Domains:
             groups = (
                 self.fleet.island_domain if self.shape.topology is Topology.DOMAIN else np.zeros(len(self.base), int)
             )
+        if self.spread:
+            groups = np.where(self.seat_of >= 0, groups, -1)  # a node of no known rack is apart from nobody
         by_group: dict[int, list[int]] = {}
         for unit in np.flatnonzero(self.able & (groups >= 0)).tolist():
             by_group.setdefault(int(groups[unit]), []).append(unit)
@@ -112,12 +118,13 @@ class Domains:
                 yield float(least[unit]), domain
 
     def domain(self, units: list[int]) -> Domain | None:
-        """The domain of these units; None if they lie on too few nodes."""
+        """The domain of these units; None if they offer too few seats."""
         shape = self.shape
-        if len({int(self.node_of[unit]) for unit in units}) < shape.members:
+        seat_of = {unit: int(self.seat_of[unit]) for unit in units}
+        if len(set(seat_of.values())) < shape.members:
             return None
-        ready = {int(self.node_of[unit]) for unit in units if self.base[unit] >= shape.devices}
-        missing = {unit: shape.devices - int(self.base[unit]) for unit in units if int(self.node_of[unit]) not in ready}
+        ready = {seat_of[unit] for unit in units if self.base[unit] >= shape.devices}
+        missing = {unit: shape.devices - int(self.base[unit]) for unit in units if seat_of[unit] not in ready}
         held: dict[int, dict[int, int]] = {}
         for unit in missing:
             for slot, count in self.held.get(unit, ()):
@@ -125,6 +132,6 @@ class Domains:
         return Domain(
             members=max(0, shape.members - len(ready)),
             missing=missing,
-            node_of={unit: int(self.node_of[unit]) for unit in missing},
+            seat_of={unit: seat_of[unit] for unit in missing},
             held=held,
         )
