@@ -80,9 +80,12 @@ def seal(path: Path, *, at: str) -> None:
 
 
 def rename(source: Path, target: Path, *, at: str) -> None:
-    """Move `source` to `target` on the same file system, replacing it, durably."""
+    """Move `source` to `target` on the same file system, replacing it, durably. Afterwards there is no `source`."""
     with fault_point(at):
-        os.replace(source, target)
+        if _are_one_file(source, target):  # of two names of one file rename(2) leaves both
+            source.unlink()
+        else:
+            os.replace(source, target)
         sync_directory(target.parent)
 
 
@@ -142,6 +145,13 @@ def sync_directory(directory: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _are_one_file(source: Path, target: Path) -> bool:
+    try:
+        return source.samefile(target)
+    except FileNotFoundError:
+        return False
 
 
 def _fill(file: BinaryIO, content: bytes | Iterable[bytes]) -> None:

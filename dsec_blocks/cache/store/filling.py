@@ -12,7 +12,7 @@ from typing import Protocol
 from uuid import uuid4
 
 from dsec_blocks.cache.bundles import BundleAddress, Manifest, ManifestFile, bare_digest, check_paths
-from dsec_blocks.cache.errors import ContentMismatch, LocalDiskError, OriginUnreachable, TransferCancelled
+from dsec_blocks.cache.errors import CacheFull, ContentMismatch, LocalDiskError, OriginUnreachable, TransferCancelled
 from dsec_blocks.cache.origins.objects import RemoteObject
 from dsec_blocks.cache.store import memory
 from dsec_blocks.cache.store.layout import Layout
@@ -26,7 +26,7 @@ from dsec_blocks.cache.store.usage import is_left, written_bytes
 from dsec_blocks.cache.store.views import View, keep_blob, link_blob, publish_view
 from dsec_blocks.gateways import files
 
-RESUMABLE = (OriginUnreachable, TransferCancelled, LocalDiskError)
+RESUMABLE = (OriginUnreachable, TransferCancelled, LocalDiskError, CacheFull)
 """Failures after which what was fetched so far is kept for the next try."""
 
 
@@ -98,15 +98,14 @@ def fill(
             if digest is not None and link_blob(layout, digest, target, size_bytes=item.size_bytes):
                 present[item.path] = digest
         missing = sorted((item for item in items if item.path not in present), key=lambda item: item.path)
-        ask, left = _replacing(store, ask)
+        _take_over(store, ask)
         need = Need(
             what=str(address),
-            size_bytes=max(sum(item.size_bytes for item in missing), *(written_bytes(layout, old) for old in left), 0),
+            size_bytes=max(sum(item.size_bytes for item in missing), written_bytes(layout, ask.id)),
             files=len(items) + 1,
             shared=frozenset(present.values()),
         )
         grant(store, ask, need)
-        _take_over(store, staging, left)
         fetched = _fetch(fetch, missing, staging / "data")
         if missing:
             still_listed()
@@ -138,25 +137,26 @@ def fill(
     return Filled(held, moved, len(fetched), seconds)
 
 
-def _replacing(store: Store, ask: Mark) -> tuple[Mark, list[str]]:
-    """What earlier fetches of the same address left behind: this one goes on with it."""
+def _take_over(store: Store, ask: Mark) -> None:
+    """Go on with the most that a dead fetch of the same address left behind; the others' is dropped.
+
+    Before any room is asked for: the rename has one winner, and only what lies in the own staging directory is taken
+    off what is asked for. Nobody can lose what was counted as his, and no byte is counted for two.
+    """
+    layout = store.layout
+    data = layout.staging / ask.id / "data"
     left = [
-        mark.id
-        for path, mark in marks_in(store.layout.reservations)
+        path
+        for directory in (layout.asks, layout.reservations)
+        for path, mark in marks_in(directory)
         if mark.fields.get("key") == ask.fields["key"] and is_left(mark, path, store.sight)
     ]
-    return (replace(ask, fields={**ask.fields, "replaces": left}), left) if left else (ask, left)
-
-
-def _take_over(store: Store, staging: Path, left: Sequence[str]) -> None:
-    """Move one leftover's data here: the rename has one winner. The others' are dropped."""
-    layout = store.layout
-    for old in left:
-        if not (staging / "data").exists():
+    for path in sorted(left, key=lambda path: written_bytes(layout, path.stem), reverse=True):
+        if not data.exists():
             with suppress(FileNotFoundError):
-                files.rename(layout.staging / old / "data", staging / "data", at="cache.staging.take_over")
-        drop_staging(store.layout, old)
-        withdraw(layout.reservations / f"{old}.json", at="cache.reservation.replace")
+                files.rename(layout.staging / path.stem / "data", data, at="cache.staging.take_over")
+        drop_staging(layout, path.stem)
+        withdraw(path, at="cache.reservation.replace")
 
 
 def _fetch(fetch: Fetch, missing: Sequence[RemoteObject], data: Path) -> list[Fetched]:
@@ -208,10 +208,10 @@ def _clear_up(store: Store, ask: Mark, *, keep: bool) -> None:
     """After a failure: keep what can be resumed, else leave no trace."""
     layout: Layout = store.layout
     reservation = path_of(layout.reservations, ask)
-    if keep and reservation.exists() and written_bytes(layout, ask.id):
+    if keep and written_bytes(layout, ask.id):
         kept = replace(ask, fields={**ask.fields, "abandoned": True, "bytes": 0})
         place(layout.reservations, kept, at="cache.reservation.abandon")
-        return
-    drop_staging(layout, ask.id)
-    withdraw(reservation, at="cache.reservation.cancel")
+    else:
+        drop_staging(layout, ask.id)
+        withdraw(reservation, at="cache.reservation.cancel")
     withdraw(path_of(layout.asks, ask), at="cache.ask.cancel")

@@ -110,7 +110,7 @@ def _fits_at_all(store: Store, need: Need) -> None:
 
 def _make_room(store: Store, ask: Mark, need: Need, over: Excess) -> bool:
     """Evict until `over` should be covered; False, with nothing evicted, if that cannot be."""
-    if not sweep(store).is_nothing or _drop_left_staging(store, ask):
+    if not sweep(store).is_nothing or _drop_left_staging(store):
         return True
     resident = resident_bundles(store.layout)
     held = {bundle for bundle in resident if holders(store, bundle)}
@@ -160,11 +160,11 @@ def _can_cover(resident: dict[str, Manifest], held: set[str], need: Need, over: 
     return sum(loose.values()) >= over.size_bytes and len(loose) >= over.files and bool(set(resident) - held)
 
 
-def _drop_left_staging(store: Store, ask: Mark) -> bool:
-    """Give up what dead fetches left behind, unless it is what this one goes on with."""
+def _drop_left_staging(store: Store) -> bool:
+    """Give up what dead fetches left behind; what this one goes on with is its own by now."""
     dropped = False
     for path, mark in list(marks_in(store.layout.reservations)):
-        if mark.id not in ask.fields.get("replaces", ()) and is_left(mark, path, store.sight):
+        if is_left(mark, path, store.sight):
             drop_staging(store.layout, mark.id)
             withdraw(path, at="cache.reservation.sweep")
             dropped = True

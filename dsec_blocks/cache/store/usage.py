@@ -2,7 +2,8 @@
 
 There is no counter that could drift: usage is read from the disk. Things only ever move one way (asked for, reserved,
 blob, view being built, view, trash), and the scan walks the same way, so whatever moves during the scan is seen at
-least once and never missed. An inode is counted once however many names it has.
+least once and never missed. What a dead fetch left moves to whoever asks to go on with it: all staging directories
+with a mark, the dead ones' first, are scanned before those without. An inode is counted once however many names it has.
 """
 
 import os
@@ -67,34 +68,29 @@ def usage(layout: Layout, sight: Sight) -> Usage:
     asks = list(marks_in(layout.asks))
     granted = list(marks_in(layout.reservations))
     moved = {mark.id for _, mark in granted}
-    asks = [(path, mark) for path, mark in asks if mark.id not in moved and not is_left(mark, path, sight)]
-    left = {mark.id for path, mark in granted if is_left(mark, path, sight)}
-    # Who goes on with what a dead fetch left has reserved as much as that for it.
-    taken_on = {old for _, mark in granted if mark.id not in left for old in mark.fields.get("replaces", ())} & left
-    granted = [(path, mark) for path, mark in granted if mark.id not in taken_on]
+    asks = [(path, mark) for path, mark in asks if mark.id not in moved]
+    left = {mark.id for path, mark in asks if is_left(mark, path, sight)}
     inodes = _Inodes()
-    reserved = in_flight = 0
-    to_be_taken_on: dict[str, int] = {}
-    for _, mark in granted:
+    reserved = in_flight = asked = 0
+    for path, mark in granted:
         # What is written is in these files; once they are blobs as well, they still belong to the reservation.
         written = sum(inodes.new_bytes(found) for found in _data_of(layout.staging / mark.id / "data"))
         in_flight += written
-        if mark.id in left:
-            to_be_taken_on[mark.id] = written
-        else:
+        if not is_left(mark, path, sight):
             reserved += max(0, int(mark.fields.get("bytes", 0)) - written)
-    asked = 0
-    for _, mark in asks:
-        # Only one of those who ask can go on with it, whichever: the first is as good as any for the sum.
-        credit = sum(to_be_taken_on.pop(old, 0) for old in mark.fields.get("replaces", ()))
-        asked += max(0, int(mark.fields.get("bytes", 0)) - credit)
+    for mark in sorted((mark for _, mark in asks), key=lambda mark: mark.id not in left):
+        # Who asks has data already when it goes on with what a dead fetch left: moved here before it asks for room.
+        written = sum(inodes.new_bytes(found) for found in _data_of(layout.staging / mark.id / "data"))
+        in_flight += written
+        if mark.id not in left:
+            asked += max(0, int(mark.fields.get("bytes", 0)) - written)
     before = len(inodes.seen)
     resident = 0
     for part in names(layout.blobs):
         resident += sum(inodes.new_bytes(found) for found in _files_below(layout.blobs / part))
     for name in names(layout.staging):
-        if name not in taken_on:  # without a mark any more: a copy of what turned out to be a blob already
-            resident += sum(inodes.new_bytes(found) for found in _data_of(layout.staging / name / "data"))
+        # Without a mark any more: a copy of what turned out to be a blob already.
+        resident += sum(inodes.new_bytes(found) for found in _data_of(layout.staging / name / "data"))
         resident += sum(inodes.new_bytes(found) for found in _files_below(layout.staging / name / "view" / "files"))
     for bundle in names(layout.views):
         for nonce in names(layout.views / bundle):
@@ -107,7 +103,7 @@ def usage(layout: Layout, sight: Sight) -> Usage:
         in_flight_bytes=in_flight,
         trash_bytes=trash,
         asked_bytes=asked,
-        asks=tuple(mark for _, mark in asks),
+        asks=tuple(mark for _, mark in asks if mark.id not in left),
         reservations=tuple(mark for _, mark in granted),
         files=files,
     )

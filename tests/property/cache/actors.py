@@ -44,6 +44,8 @@ class Actor:
     is_done: bool = False
     result: Any = None
     error: BaseException | None = None
+    at: str = ""
+    """The effect that it is about to have; empty when it pauses."""
     _may_go: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
     _has_stopped: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
     _order: str = "go"
@@ -96,6 +98,7 @@ def stepped_point(name: str) -> Iterator[None]:
     if actor is None:
         yield
         return
+    actor.at = name
     order = actor.stop()
     yield
     if order == "kill_after":
@@ -107,6 +110,7 @@ def stepped_pause(seconds: float) -> None:
     """Stands in for `time.sleep`."""
     actor: Actor | None = getattr(_local, "actor", None)
     if actor is not None:
+        actor.at = ""
         actor.stop()
 
 
@@ -186,6 +190,12 @@ class Site:
         actor.step(order)
         if actor.is_dead:
             self.dead.add(actor.pid)
+
+    def step_to(self, actor: Actor, at: str) -> None:
+        """Let it go on until it is about to have the effect `at`."""
+        while actor.at != at:
+            assert not actor.is_done, f"{actor.what} ended ({actor.error!r}) and was never at {at}"
+            self.step(actor)
 
     def exit(self, actor: Actor) -> None:
         """The process ends; what it holds it holds no more."""
