@@ -64,6 +64,8 @@ class Intake:
     """A poll and a sweep must not both decide that an ended run has come back."""
     seen: dict[str, float] = field(default_factory=dict)
     """Runs of the last fast polls, and when they are due."""
+    teams: Mapping[str, Team] = field(default_factory=dict)
+    """As the last poll saw them."""
     mentioned: set[str] = field(default_factory=set)
     """Runs that an event named."""
 
@@ -71,6 +73,7 @@ class Intake:
         """Read what became due and enter it; page through everything when a sweep is due."""
         now = term.clock.now()
         await self._read_pool(term)
+        await self._reconsider(term)
         if self.swept_at is None or now - self.swept_at >= term.settings.sweep_seconds:
             term.errands.start("sweep", "sweep", self._sweep, term, now)
         after = (self.polled_at or now) - OVERLAP_SECONDS
@@ -87,6 +90,15 @@ class Intake:
             if len(page) < PAGE:
                 break
         self.polled_at = now
+
+    async def _reconsider(self, term: Term) -> None:
+        """Enter the refused again once a team was added or changed: no fast poll names them a second time."""
+        teams = await term.read(term.ledger.teams, term.pool)
+        if teams == self.teams:
+            return
+        refused = [term.runs[run_id] for run_id in list(term.refused) if run_id in term.runs]
+        await self.enter(term, refused, since=term.clock.monotonic())
+        self.teams = teams
 
     def _known(self, now: float, after: float) -> set[str]:
         """Runs that a fast poll has seen and that are not due yet, or that have entered since."""
