@@ -54,6 +54,21 @@ def test_runs_of_an_unknown_team_are_held_with_the_teams_there_are(site: Site) -
     site.wait_state(stray, "COMPLETED")
 
 
+def test_a_run_of_an_unknown_team_starts_when_the_team_is_added_without_waiting_for_a_sweep(site: Site) -> None:
+    site.environment["DSEC_SWEEP"] = "600"
+    site.http.post(f"work_pools/{site.pool}/queues", json={"name": "red"}).raise_for_status()
+    site.start_worker()
+    longer_ago_than_fast_polls_ask_for = time.time() - 60
+    first, second = (
+        site.submit("hello", queue="red", due=longer_ago_than_fast_polls_ask_for, devices_per_node=1) for _ in range(2)
+    )
+    for run in (first, second):
+        assert "unknown team red" in site.wait_state(run, "AwaitingGPUs")[2]
+    site.team_in_ledger("red", nominal_devices=2)
+    for run in (first, second):
+        site.wait_state(run, "COMPLETED")
+
+
 def test_an_invalid_request_is_held_with_the_field_and_what_would_do(site: Site) -> None:
     site.start_worker()
     wrong = site.submit("hello", devices_per_node=1, gpu_memory="80")
