@@ -33,6 +33,13 @@ def test_runs_that_the_servers_scheduler_makes_start_when_they_are_due(site: Sit
     assert all(run["estimated_start_time_delta"] >= 0 for run in done), done
 
 
+def test_a_run_that_the_server_has_named_late_starts_as_any_other(site: Site) -> None:
+    run = site.submit("hello", devices_per_node=1)
+    site.set_state(run, "SCHEDULED", "Late", force=True)
+    site.start_worker()
+    site.wait_state(run, "COMPLETED")
+
+
 def test_an_automation_starts_a_run_on_the_pool(site: Site) -> None:
     site.start_worker()
     deployment = site.deployment("hello", devices_per_node=1)
