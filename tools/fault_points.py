@@ -33,6 +33,7 @@ SCOPES: dict[str, tuple[str, ...]] = {
     ),
     "cluster level": ("cache.transfer.", "cache.cluster.", "ledger.fill."),
     "node cache": ("cache.",),
+    "node agent": ("ledger.inventory.", "ledger.prefetch."),
     "janitor": ("checkpoint.janitor.",),
     "local call": ("gang.local_rank.", "gang.error.", "gang.result."),
     "real GPU": ("pool.nvml.",),
@@ -42,7 +43,8 @@ SCOPES: dict[str, tuple[str, ...]] = {
 """Points outside the matrix, by the beginning of their names.
 
 `command`: a person at a prompt sees the failure and types the command again; those that matter have tests of their
-own. `cluster level`, `node cache`: each has a matrix of its own. `janitor`: removes what is a day old, which no story
+own. `cluster level`, `node cache`: each has a matrix of its own. `node agent`: what a node says of itself, again and
+again; struck in tests of their own. `janitor`: removes what is a day old, which no story
 waits for; struck in its own test. `local call`: a flow called without a pool, nothing durable to recover. `object
 store`: struck in its own test, since the stories use a directory. `race`: no story can reach it for certain.
 """

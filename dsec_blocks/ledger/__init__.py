@@ -7,14 +7,17 @@ may die at any instruction and the next one finds a state from which it can go o
 from dsec_blocks.ledger.check import Violation
 from dsec_blocks.ledger.decisions import Decision
 from dsec_blocks.ledger.evictions import Eviction
+from dsec_blocks.ledger.inventories import CachedBundle, Inventory
 from dsec_blocks.ledger.leadership import Election, Lease
 from dsec_blocks.ledger.ledger import Ledger
 from dsec_blocks.ledger.policies import ACTIVE, SHADOW, SHIPPED_VERSION, PolicyRecord
+from dsec_blocks.ledger.prefetches import Prefetch, PrefetchState
 from dsec_blocks.ledger.reservations import Holding
 from dsec_blocks.ledger.transaction import Fence
 from dsec_blocks.ledger.wishes import STANDING_KINDS, WISH_KINDS, Wish
 
 __all__ = [
-    "ACTIVE", "SHADOW", "SHIPPED_VERSION", "STANDING_KINDS", "WISH_KINDS", "Decision", "Election", "Eviction", "Fence",
-    "Holding", "Lease", "Ledger", "PolicyRecord", "Violation", "Wish",
+    "ACTIVE", "SHADOW", "SHIPPED_VERSION", "STANDING_KINDS", "WISH_KINDS", "CachedBundle", "Decision", "Election",
+    "Eviction", "Fence", "Holding", "Inventory", "Lease", "Ledger", "PolicyRecord", "Prefetch", "PrefetchState",
+    "Violation", "Wish",
 ]  # fmt: skip

@@ -9,7 +9,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from dsec_blocks.ledger import reservations, schema
+from dsec_blocks.ledger import prefetches, reservations, schema
 from dsec_blocks.ledger.evictions import notice, victims_of
 from dsec_blocks.ledger.rows import gang_of
 from dsec_blocks.ledger.transaction import Fence, Transactions
@@ -48,6 +48,7 @@ class Admission(Transactions):
     ) -> Gang:
         """Reserve the whole `placement` for a waiting gang and mark its running `victims` as evicting.
 
+        Each node of it is told in the same transaction to fetch the gang's inputs.
         A device that a victim (or a gang already evicting, not yet promised to anybody) holds is promised behind it.
         `costs` are the victims' costs in device-seconds, for the record. Returns the gang with its new attempt.
 
@@ -84,6 +85,7 @@ class Admission(Transactions):
                 victims=victims,
                 now=now,
             )
+            prefetches.order(connection, gang, now=now)
             if victims:
                 _notice_all(connection, gang, victims=victims, why=why, costs=costs or {}, now=now)
         return gang
@@ -152,6 +154,7 @@ class Admission(Transactions):
                 sa.select(_gangs.c.pool, _gangs.c.team).where(_gangs.c.run_id == run_id)
             ).one()
             reservations.release(connection, pool=pool, team=team, run_id=run_id, attempt=attempt, now=now)
+            prefetches.withdraw(connection, run_id=run_id, attempt=attempt, now=now)
             return victims_of(connection, run_id)
 
     def expired(

@@ -11,6 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from dsec_blocks.ledger import schema
+from dsec_blocks.ledger.prefetches import OPEN_STATES
 from dsec_blocks.ledger.transaction import Transactions
 from dsec_blocks.model.gangs import HOLDING_STATES, GangState, Placement
 
@@ -34,6 +35,7 @@ class _Facts:
     gangs: Mapping[str, Any]
     reservations: list[Any]
     open_evictions: list[Any]
+    open_prefetches: list[Any]
 
 
 class Check(Transactions):
@@ -47,7 +49,7 @@ class Check(Transactions):
         with self.reading() as connection:
             damage = list(_damage(connection))
             facts = _facts(connection, pool)
-        rules = (_held_twice, _whole_or_absent, _owned, _zero_when_idle, _turns, _placements, _evictions)
+        rules = (_held_twice, _whole_or_absent, _owned, _zero_when_idle, _turns, _placements, _evictions, _prefetches)
         found = damage + [violation for rule in rules for violation in rule(facts)]
         if observed is not None:
             found += _cluster(facts, frozenset((run_id, attempt) for run_id, attempt in observed))
@@ -56,19 +58,26 @@ class Check(Transactions):
 
 def _facts(connection: sa.Connection, pool: str | None) -> _Facts:
     gangs, reservations, evictions = schema.gangs.c, schema.reservations.c, schema.evictions.c
+    prefetches = schema.prefetches.c
     columns = (gangs.run_id, gangs.state, gangs.attempt, gangs.placement)
     queries: tuple[sa.Select[Any], ...] = (
         sa.select(*columns),
         sa.select(reservations.device, reservations.turn, reservations.run_id, reservations.attempt),
         sa.select(evictions.run_id, evictions.attempt).where(evictions.state == "open"),
+        sa.select(prefetches.run_id, prefetches.attempt, prefetches.node).where(prefetches.state.in_(OPEN_STATES)),
     )
     if pool is not None:
         queries = tuple(
             query.where(table.pool == pool)
-            for query, table in zip(queries, (gangs, reservations, evictions), strict=True)
+            for query, table in zip(queries, (gangs, reservations, evictions, prefetches), strict=True)
         )
     rows = [list(connection.execute(query)) for query in queries]
-    return _Facts(gangs={gang.run_id: gang for gang in rows[0]}, reservations=rows[1], open_evictions=rows[2])
+    return _Facts(
+        gangs={gang.run_id: gang for gang in rows[0]},
+        reservations=rows[1],
+        open_evictions=rows[2],
+        open_prefetches=rows[3],
+    )
 
 
 def _damage(connection: sa.Connection) -> Iterator[Violation]:
@@ -177,6 +186,18 @@ def _evictions(facts: _Facts) -> Iterator[Violation]:
             object=run_id,
             text=f"an eviction of run {run_id}, attempt {attempt}, is in flight but that attempt is not evicting",
         )
+
+
+def _prefetches(facts: _Facts) -> Iterator[Violation]:
+    for row in facts.open_prefetches:
+        gang = facts.gangs.get(row.run_id)
+        if gang is None or gang.state not in HOLDING_STATES or gang.attempt != row.attempt:
+            state = "unknown" if gang is None else f"{gang.state}, attempt {gang.attempt}"
+            yield Violation(
+                rule="prefetch-follows-its-gang",
+                object=row.run_id,
+                text=f"node {row.node} is to fetch for run {row.run_id}, attempt {row.attempt}, which is {state}",
+            )
 
 
 def _cluster(facts: _Facts, observed: frozenset[tuple[str, int]]) -> Iterator[Violation]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from dsec_blocks.ledger import evictions, reservations, schema
+from dsec_blocks.ledger import evictions, prefetches, reservations, schema
 from dsec_blocks.ledger.transaction import Fence, Transactions
 from dsec_blocks.model.gangs import HOLDING_STATES, GangState
 
@@ -58,6 +58,7 @@ class Leaving(Transactions):
                 return False
             reservations.release(connection, pool=gang.pool, team=gang.team, run_id=run_id, attempt=attempt, now=now)
             evictions.close(connection, run_id=run_id, attempt=attempt, state="left", now=now)
+            prefetches.withdraw(connection, run_id=run_id, attempt=attempt, now=now)
             return True
 
     def requeue(

@@ -6,11 +6,13 @@ from dsec_blocks.ledger.check import Check
 from dsec_blocks.ledger.decisions import Decisions
 from dsec_blocks.ledger.evictions import Evictions
 from dsec_blocks.ledger.fills import Fills
+from dsec_blocks.ledger.inventories import Inventories
 from dsec_blocks.ledger.leadership import Leadership
 from dsec_blocks.ledger.leaving import Leaving
 from dsec_blocks.ledger.nodes import Nodes, Shadows
 from dsec_blocks.ledger.opening import engine_for, migrate, refuse_newer, schema_version
 from dsec_blocks.ledger.policies import Policies
+from dsec_blocks.ledger.prefetches import Prefetches
 from dsec_blocks.ledger.progress import Progress
 from dsec_blocks.ledger.queue import Queue
 from dsec_blocks.ledger.reservations import Reservations
@@ -37,6 +39,8 @@ class Ledger(
     Decisions,
     Wishes,
     Fills,
+    Inventories,
+    Prefetches,
     Policies,
     Retention,
     Check,

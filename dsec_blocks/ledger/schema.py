@@ -6,7 +6,7 @@ epoch. Nested values are JSON. There is nothing here that SQLite and PostgreSQL 
 
 import sqlalchemy as sa
 
-REVISIONS = ("0001", "0002", "0003", "0004")
+REVISIONS = ("0001", "0002", "0003", "0004", "0005")
 """Every schema revision, oldest first. A database at any other one was written by a newer DSec."""
 HEAD = REVISIONS[-1]
 VERSION_TABLE = "dsec_schema"
@@ -217,4 +217,33 @@ fills = sa.Table(
     sa.Column("beat", sa.BigInteger, nullable=False),
     sa.Column("ended", sa.Boolean, nullable=False),
     sa.Column("used_at", sa.Float, nullable=False),
+)
+
+inventories = sa.Table(
+    "inventories",
+    metadata,
+    sa.Column("node", sa.Text, primary_key=True),
+    sa.Column("at", sa.Float, nullable=False),
+    sa.Column("bandwidth_bytes_per_s", sa.Float),
+    sa.Column("content", sa.Text, nullable=False),
+    sa.Column("bundles", _Json, nullable=False),
+)
+
+prefetches = sa.Table(
+    "prefetches",
+    metadata,
+    sa.Column("run_id", sa.Text, sa.ForeignKey("gangs.run_id"), primary_key=True),
+    sa.Column("attempt", sa.Integer, primary_key=True),
+    sa.Column("node", sa.Text, primary_key=True),
+    sa.Column("pool", sa.Text, nullable=False),
+    sa.Column("addresses", _Json, nullable=False),
+    sa.Column("ordered_at", sa.Float, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("began_at", sa.Float),
+    sa.Column("ended_at", sa.Float),
+    sa.Column("updated_at", sa.Float),
+    sa.Column("bytes_done", sa.BigInteger, nullable=False),
+    sa.Column("bytes_total", sa.BigInteger, nullable=False),
+    sa.Column("error", sa.Text),
+    sa.Index("prefetches_by_node", "node", "state"),
 )

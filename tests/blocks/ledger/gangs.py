@@ -8,13 +8,15 @@ POOL = "pool"
 LATER = 2_000_000.0
 
 
-def waiting(run_id: str, *, team: str = "default", pool: str = POOL, submitted_at: float = 10.0) -> Gang:
+def waiting(
+    run_id: str, *, team: str = "default", pool: str = POOL, submitted_at: float = 10.0, inputs: tuple[str, ...] = ()
+) -> Gang:
     return Gang(
         run_id=run_id,
         name=f"run of {run_id}",
         pool=pool,
         team=team,
-        request=GangRequest(nodes=1, devices_per_node=2),
+        request=GangRequest(nodes=1, devices_per_node=2, inputs=inputs),
         state=GangState.WAITING,
         submitted_at=submitted_at,
         eligible_at=submitted_at,
@@ -31,8 +33,15 @@ def on(*devices: str) -> Placement:
     return Placement(members=tuple(MemberPlacement(node=node, devices=tuple(uuids)) for node, uuids in nodes.items()))
 
 
-def admitted(ledger: Ledger, fence: Fence, run_id: str, *devices: str, victims: tuple[str, ...] = ()) -> Gang:
-    ledger.enqueue(fence, [waiting(run_id, pool=fence.pool)])
+def admitted(
+    ledger: Ledger,
+    fence: Fence,
+    run_id: str,
+    *devices: str,
+    victims: tuple[str, ...] = (),
+    inputs: tuple[str, ...] = (),
+) -> Gang:
+    ledger.enqueue(fence, [waiting(run_id, pool=fence.pool, inputs=inputs)])
     return ledger.admit(fence, run_id, on(*devices), victims=victims, expires_at=LATER)
 
 

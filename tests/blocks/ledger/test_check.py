@@ -20,7 +20,7 @@ def _rules(ledger: Ledger, **how) -> set[str]:
 def busy(ledger: Ledger, fence: Fence) -> Ledger:
     """A gang in each state, and none of it wrong."""
     ledger.enqueue(fence, [waiting("waiting")])
-    admitted(ledger, fence, "reserved", "n1/0", "n1/1")
+    admitted(ledger, fence, "reserved", "n1/0", "n1/1", inputs=("s3://b/x",))
     launching(ledger, fence, "launching", "n1/2")
     running(ledger, fence, "running", "n2/0", "n2/1")
     running(ledger, fence, "victim", "n3/0")
@@ -54,6 +54,8 @@ def test_a_busy_ledger_is_sound(busy: Ledger) -> None:
         ("evicting-has-a-reason", "DELETE FROM evictions"),
         ("evicting-has-a-reason", "UPDATE gangs SET state = 'evicting' WHERE run_id = 'running'"),
         ("evicting-has-a-reason", "UPDATE gangs SET state = 'running' WHERE run_id = 'victim'"),
+        ("prefetch-follows-its-gang", "UPDATE prefetches SET attempt = 7"),
+        ("prefetch-follows-its-gang", "UPDATE prefetches SET run_id = 'waiting'"),
         ("placement-while-holding", "UPDATE gangs SET placement = NULL WHERE run_id = 'running'"),
         ("placement-while-holding", "UPDATE gangs SET placement = '[]' WHERE run_id = 'waiting'"),
         ("device-held-once", "INSERT INTO reservations SELECT device, 1, run_id, attempt, pool, node, state, NULL "

@@ -1,0 +1,97 @@
+"""What each node's cache holds, as its agent last said: placement goes where the data is.
+
+One row a node. It is written when its content changed, or when the last word is old enough that readers would soon
+take the agent for dead; so an idle cluster writes little, and a reader that knows the content of a row does not read
+it again. `at` is the agent's wall clock: a wrong one costs a better placement and nothing else.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from types import MappingProxyType
+
+import sqlalchemy as sa
+
+from dsec_blocks.ledger import schema
+from dsec_blocks.ledger.rows import chunks, upsert
+from dsec_blocks.ledger.transaction import Transactions
+
+_rows = schema.inventories
+
+REFRESH_SECONDS = 30.0
+"""An unchanged inventory is written again after so long."""
+STALE_SECONDS = 180.0
+"""Nobody believes an inventory that is older: its agent is dead, and what the node holds is not known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CachedBundle:
+    """One address in a node's cache, and how much of what it stands for is there."""
+
+    address: str
+    digest: str
+    """The bundle that the address stood for when it was last compared; empty while that is not known yet."""
+    bytes_total: int
+    bytes_resident: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inventory:
+    """What one node's cache holds."""
+
+    node: str
+    at: float
+    """When its agent last said so."""
+    bandwidth_bytes_per_s: float | None
+    """Measured: what the node's fetches get; None before the first."""
+    bundles: tuple[CachedBundle, ...] = ()
+    """By address."""
+    content: str = ""
+    """Digest of the bundles: equal content is equal bundles."""
+
+    def is_stale(self, now: float) -> bool:
+        """Whether nobody should believe it any more."""
+        return now - self.at > STALE_SECONDS
+
+
+class Inventories(Transactions):
+    """Agents report, the leader reads."""
+
+    def report_inventory(
+        self, node: str, *, at: float, bandwidth_bytes_per_s: float | None, bundles: Sequence[CachedBundle]
+    ) -> bool:
+        """Make this all that `node` holds; whether anything was written. Of one address the last entry counts."""
+        held = [bundle for _, bundle in sorted({bundle.address: bundle for bundle in bundles}.items())]
+        body = [asdict(bundle) for bundle in held]
+        content = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+        columns = (_rows.c.at, _rows.c.bandwidth_bytes_per_s, _rows.c.content)
+        with self.reading() as connection:
+            last = connection.execute(sa.select(*columns).where(_rows.c.node == node)).one_or_none()
+        same = last is not None and (last.content, last.bandwidth_bytes_per_s) == (content, bandwidth_bytes_per_s)
+        if last is not None and same and abs(at - last.at) < REFRESH_SECONDS:
+            return False
+        row = {"node": node, "at": at, "bandwidth_bytes_per_s": bandwidth_bytes_per_s, "content": content}
+        with self.transaction(at="ledger.inventory.report") as connection:
+            upsert(connection, _rows, [{**row, "bundles": body}])
+        return True
+
+    def inventories(self, known: Mapping[str, Inventory] = MappingProxyType({})) -> dict[str, Inventory]:
+        """Every node's inventory, by node; bundles that are `known` already are not read again."""
+        columns = (_rows.c.node, _rows.c.at, _rows.c.bandwidth_bytes_per_s, _rows.c.content)
+        found: dict[str, Inventory] = {}
+        with self.reading() as connection:
+            news = []
+            for row in connection.execute(sa.select(*columns).order_by(_rows.c.node)).mappings():
+                last = known.get(row["node"])
+                if last is None or last.content != row["content"]:
+                    news.append(row["node"])
+                    found[row["node"]] = Inventory(**row)
+                else:
+                    found[row["node"]] = replace(last, **row)
+            for some in chunks(news):
+                query = sa.select(_rows.c.node, _rows.c.bundles).where(_rows.c.node.in_(some))
+                for node, bundles in connection.execute(query):
+                    held = tuple(CachedBundle(**bundle) for bundle in bundles)
+                    found[node] = replace(found[node], bundles=held)
+        return found

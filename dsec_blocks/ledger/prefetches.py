@@ -1,0 +1,142 @@
+"""Prefetch orders: which node should begin to fetch which inputs, because a gang has been given a place there.
+
+The order is written in the transaction that reserves and taken back in the one that gives the reservation up, so no
+crash parts them. The node's agent reads its orders, fetches, and says how far it is; nobody waits for it: a member
+whose inputs are not there fetches them itself. Only the newest attempt of a run has orders.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from enum import StrEnum
+
+import sqlalchemy as sa
+
+from dsec_blocks.ledger import schema
+from dsec_blocks.ledger.transaction import Transactions
+from dsec_blocks.model.gangs import Gang
+
+_rows = schema.prefetches
+
+
+class PrefetchState(StrEnum):
+    """How far a node is with an order; the last three are final."""
+
+    ORDERED = "ordered"
+    FETCHING = "fetching"
+    DONE = "done"
+    FAILED = "failed"
+    WITHDRAWN = "withdrawn"
+
+
+OPEN_STATES = (PrefetchState.ORDERED, PrefetchState.FETCHING)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prefetch:
+    """One order to one node, for one attempt of a run."""
+
+    run_id: str
+    attempt: int
+    node: str
+    pool: str
+    addresses: tuple[str, ...]
+    ordered_at: float
+    state: PrefetchState
+    began_at: float | None = None
+    """When the node's agent first said that it fetches."""
+    ended_at: float | None = None
+    updated_at: float | None = None
+    bytes_done: int = 0
+    """Bytes of the inputs that are on the node, those that were there before included."""
+    bytes_total: int = 0
+    error: str | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the node still has something to do for it."""
+        return self.state in OPEN_STATES
+
+
+class Prefetches(Transactions):
+    """The node's side of it; orders are written as part of a gang's own transitions."""
+
+    def prefetches_for(self, node: str) -> list[Prefetch]:
+        """What `node` should be fetching, oldest order first. What is not here (any more) is to be stopped."""
+        mine = (_rows.c.node == node, _rows.c.state.in_(OPEN_STATES))
+        return self._prefetches(*mine)
+
+    def prefetches_of(self, run_id: str) -> list[Prefetch]:
+        """The orders of the run's newest attempt that had any, by node."""
+        return self._prefetches(_rows.c.run_id == run_id)
+
+    def prefetch_progress(
+        self,
+        node: str,
+        run_id: str,
+        attempt: int,
+        *,
+        bytes_done: int,
+        bytes_total: int,
+        state: PrefetchState,
+        at: float,
+        error: str | None = None,
+    ) -> bool:
+        """How far `node` is. False: nobody wants it any more (or it has ended before), so stop."""
+        mine = (_rows.c.node == node, _rows.c.run_id == run_id, _rows.c.attempt == attempt)
+        values = {
+            "state": state,
+            "bytes_done": bytes_done,
+            "bytes_total": bytes_total,
+            "error": error,
+            "updated_at": at,
+            "began_at": sa.func.coalesce(_rows.c.began_at, at),
+            "ended_at": None if state in OPEN_STATES else at,
+        }
+        with self.transaction(at="ledger.prefetch.progress") as connection:
+            wanted = sa.update(_rows).where(*mine, _rows.c.state.in_(OPEN_STATES))
+            return connection.execute(wanted.values(**values)).rowcount == 1
+
+    def _prefetches(self, *conditions: sa.ColumnElement[bool]) -> list[Prefetch]:
+        query = sa.select(_rows).where(*conditions).order_by(_rows.c.ordered_at, _rows.c.run_id, _rows.c.node)
+        with self.reading() as connection:
+            return [
+                Prefetch(
+                    **{**row, "addresses": tuple(row["addresses"]), "state": PrefetchState(row["state"])},
+                )
+                for row in connection.execute(query).mappings()
+            ]
+
+
+def order(connection: sa.Connection, gang: Gang, *, now: float) -> None:
+    """Tell every node of the gang's placement to fetch its inputs; orders of earlier attempts go."""
+    if gang.attempt > 1:
+        connection.execute(sa.delete(_rows).where(_rows.c.run_id == gang.run_id))
+    if not gang.request.inputs or gang.placement is None:
+        return
+    rows = [
+        {
+            "run_id": gang.run_id,
+            "attempt": gang.attempt,
+            "node": node,
+            "pool": gang.pool,
+            "addresses": list(gang.request.inputs),
+            "ordered_at": now,
+            "state": PrefetchState.ORDERED,
+            "bytes_done": 0,
+            "bytes_total": 0,
+        }
+        for node in sorted({member.node for member in gang.placement.members})
+    ]
+    connection.execute(sa.insert(_rows), rows)
+
+
+def withdraw(connection: sa.Connection, *, run_id: str, attempt: int, now: float) -> None:
+    """What the attempt's nodes have not fetched yet, nobody wants any more."""
+    mine = (_rows.c.run_id == run_id, _rows.c.attempt == attempt, _rows.c.state.in_(OPEN_STATES))
+    withdrawn = {"state": PrefetchState.WITHDRAWN, "ended_at": now, "updated_at": now}
+    connection.execute(sa.update(_rows).where(*mine).values(**withdrawn))
+
+
+def forget(connection: sa.Connection, run_ids: Collection[str]) -> None:
+    """The runs are forgotten, and so are their orders."""
+    connection.execute(sa.delete(_rows).where(_rows.c.run_id.in_(run_ids)))
