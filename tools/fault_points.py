@@ -33,6 +33,7 @@ SCOPES: dict[str, tuple[str, ...]] = {
     ),
     "cluster level": ("cache.transfer.", "cache.cluster.", "ledger.fill."),
     "node cache": ("cache.",),
+    "kubernetes": ("kube.job.", "kube.pod.", "kube.secret.", "outpost."),
     "node agent": ("ledger.inventory.", "ledger.prefetch."),
     "janitor": ("checkpoint.janitor.",),
     "local call": ("gang.local_rank.", "gang.error.", "gang.result."),
@@ -45,7 +46,8 @@ SCOPES: dict[str, tuple[str, ...]] = {
 `command`: a person at a prompt sees the failure and types the command again; those that matter have tests of their
 own. `cluster level`, `node cache`: each has a matrix of its own. `node agent`: what a node says of itself, again and
 again; struck in tests of their own. `janitor`: removes what is a day old, which no story
-waits for; struck in its own test. `local call`: a flow called without a pool, nothing durable to recover. `object
+waits for; struck in its own test. `kubernetes`: needs a control plane; struck in the adapter's tests. `local
+call`: a flow called without a pool, nothing durable to recover. `object
 store`: struck in its own test, since the stories use a directory. `race`: no story can reach it for certain.
 """
 

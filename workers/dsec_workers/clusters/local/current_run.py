@@ -5,6 +5,7 @@ One at a time: ranks hold the gang's devices, and two runs on the same ones woul
 
 import signal
 from collections.abc import Callable
+from typing import Any
 
 from dsec_blocks.gateways import processes
 from dsec_workers.clusters.local.loop import Loop
@@ -14,24 +15,37 @@ from dsec_workers.clusters.local.runs import FAILED_RUN_GRACE_SECONDS, GangRun
 class CurrentRun:
     """`run` is None while no ranks are out. `is_noticed` says whether the gang was told to leave."""
 
-    def __init__(self, loop: Loop, *, is_noticed: Callable[[], bool], on_rank_end: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        loop: Loop,
+        *,
+        is_noticed: Callable[[], bool],
+        on_rank_end: Callable[[], None],
+        tell_elsewhere: Callable[[dict[str, Any]], None],
+    ) -> None:
         self.run: GangRun | None = None
         self.count = 0
         """How many runs there were; they are numbered from 1."""
         self._loop = loop
         self._is_noticed = is_noticed
         self._on_rank_end = on_rank_end
+        self._tell_elsewhere = tell_elsewhere
 
     def next_number(self) -> int:
         """The number of the run that is about to start."""
         self.count += 1
         return self.count
 
-    def rank_started(self, rank: int, pid: int, *, is_ending: bool) -> None:
-        """A member has started a rank; one that comes too late is sent away at once."""
+    def rank_started(self, rank: int, pid: int | None, *, is_ending: bool) -> None:
+        """A member has started a rank; one that comes too late is sent away at once. `pid` None is elsewhere."""
         if self.run is not None:
+            too_late = is_ending or self.run.has_failed
+            if pid is None:
+                if too_late:
+                    self._tell_elsewhere({"op": "term"})
+                return
             self.run.pids[rank] = pid
-            if is_ending or self.run.has_failed:
+            if too_late:
                 processes.signal_group(pid, signal.SIGTERM, at="supervisor.late_rank.term")
 
     def rank_ended(self, rank: int, code: int) -> None:
@@ -72,12 +86,16 @@ class CurrentRun:
         """SIGTERM to every rank: the gang is ending."""
         for group in list(self.run.pids.values()) if self.run is not None else ():
             processes.signal_group(group, signal.SIGTERM, at="supervisor.rank.term")
+        self._tell_elsewhere({"op": "term"})
 
     def _stop(self, run: GangRun) -> None:
         for group in list(run.pids.values()):
             processes.signal_group(group, signal.SIGTERM, at="supervisor.failed_run.term")
+        self._tell_elsewhere({"op": "term"})
         self._loop.after(FAILED_RUN_GRACE_SECONDS, lambda: self._kill(run))
 
     def _kill(self, run: GangRun) -> None:
         for group in list(run.pids.values()):
             processes.signal_group(group, signal.SIGKILL, at="supervisor.failed_run.kill")
+        if self.run is run:
+            self._tell_elsewhere({"op": "kill"})

@@ -26,9 +26,17 @@ class Rank:
 
 
 def ranks_of(
-    placement: Placement, *, per: str, master_port: int, env: Mapping[str, str], launcher: str = "plain"
+    placement: Placement,
+    *,
+    per: str,
+    master_port: int,
+    env: Mapping[str, str],
+    launcher: str = "plain",
+    master_address: str = MASTER_ADDRESS,
 ) -> tuple[Rank, ...]:
     """The ranks of a run `per` "device" or "member", in order. A member without devices has one rank in both modes.
+
+    `master_address` is where the other members reach rank 0.
 
     Raises `ClusterError` for an unknown `per` or launcher.
     """
@@ -54,11 +62,11 @@ def ranks_of(
                 "LOCAL_WORLD_SIZE": str(local_size),
                 "WORLD_SIZE": str(len(shares)),
                 "GROUP_RANK": str(member),
-                "MASTER_ADDR": MASTER_ADDRESS,
+                "MASTER_ADDR": master_address,
                 "MASTER_PORT": str(master_port),
                 names.ENV_MEMBER: str(member),
                 **device_env(devices),
-                **_launcher_env(launcher, rank=number, world=len(shares), port=master_port),
+                **_launcher_env(launcher, rank=number, world=len(shares), master=f"{master_address}:{master_port}"),
             },
         )
         for number, (member, local, local_size, devices) in enumerate(shares)
@@ -110,11 +118,11 @@ def check_call(call: Mapping[str, Any], *, launcher: str, per: str) -> None:
         raise ClusterError("gang.run: torchrun starts the devices' processes itself; use per='member' with it")
 
 
-def _launcher_env(launcher: str, *, rank: int, world: int, port: int) -> dict[str, str]:
+def _launcher_env(launcher: str, *, rank: int, world: int, master: str) -> dict[str, str]:
     if launcher != "jax":
         return {}
     return {
-        "JAX_COORDINATOR_ADDRESS": f"{MASTER_ADDRESS}:{port}",
+        "JAX_COORDINATOR_ADDRESS": master,
         "JAX_NUM_PROCESSES": str(world),
         "JAX_PROCESS_ID": str(rank),
     }

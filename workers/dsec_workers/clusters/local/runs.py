@@ -75,8 +75,8 @@ class GangRun:
         self.rendezvous.leave(rank, "has left" if code in (0, EXIT_EVICTED) else f"failed (exit {code})")
 
 
-def free_port() -> int:
-    """A port that was free a moment ago, for the ranks' own rendezvous."""
+def free_port(address: str) -> int:
+    """A port of `address` that was free a moment ago, for the ranks' own rendezvous."""
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+        probe.bind((address, 0))
         return int(probe.getsockname()[1])

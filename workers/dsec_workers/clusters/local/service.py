@@ -10,7 +10,7 @@ from typing import Any
 
 from dsec_blocks.model.errors import ClusterError
 from dsec_workers.clusters.local.loop import Lines
-from dsec_workers.clusters.local.ranks import check_call, ranks_of
+from dsec_workers.clusters.local.ranks import MASTER_ADDRESS, check_call, ranks_of
 from dsec_workers.clusters.local.rendezvous import Rendezvous
 from dsec_workers.clusters.local.runs import GangRun, free_port
 from dsec_workers.clusters.local.supervisor import Supervisor
@@ -22,8 +22,9 @@ _LAST_WORDS_SECONDS = 0.5
 class Service:
     """All connections of one gang's channel."""
 
-    def __init__(self, supervisor: Supervisor, listener: socket.socket) -> None:
+    def __init__(self, supervisor: Supervisor, listener: socket.socket, *, address: str = MASTER_ADDRESS) -> None:
         self._gang = supervisor
+        self._address = address
         self._listener = listener
         self._connections: set[Lines] = set()
         self._introduced: set[Lines] = set()
@@ -41,7 +42,13 @@ class Service:
             connection, _ = self._listener.accept()
         except (BlockingIOError, ConnectionError):
             return
-        self._connections.add(Lines(self._gang.loop, connection, on_message=self._receive, on_close=self._closed))
+        self.take(connection)
+
+    def take(self, connection: socket.socket) -> Lines:
+        """Serve a connection that came in at this door, or at another one."""
+        line = Lines(self._gang.loop, connection, on_message=self._receive, on_close=self._closed)
+        self._connections.add(line)
+        return line
 
     def _receive(self, line: Lines, message: dict[str, Any]) -> None:
         request = message.get("id")
@@ -154,7 +161,8 @@ class Service:
         ranks = ranks_of(
             gang.order.placement,
             per=per,
-            master_port=free_port(),
+            master_port=free_port(self._address),
+            master_address=self._address,
             env={str(k): str(v) for k, v in (message.get("env") or {}).items()},
             launcher=launcher,
         )

@@ -7,13 +7,15 @@ nothing waits to be uploaded. Single-threaded on purpose: it forks.
 """
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from dsec_blocks.gateways import processes
 from dsec_blocks.gateways.clock import SystemClock
+from dsec_blocks.model.gangs import Placement
 from dsec_blocks.model.notices import NoticeKind
 from dsec_workers.clusters.local import census, children
 from dsec_workers.clusters.local.bodies import Bodies
@@ -23,7 +25,7 @@ from dsec_workers.clusters.local.happenings import Happenings
 from dsec_workers.clusters.local.last_word import LastWord
 from dsec_workers.clusters.local.layout import GangDirectory, devices_of
 from dsec_workers.clusters.local.loop import Loop, Timer
-from dsec_workers.clusters.local.members import Members
+from dsec_workers.clusters.local.members import Line, Members
 from dsec_workers.clusters.local.runs import GangRun
 from dsec_workers.clusters.local.standing_notice import StandingNotice
 from dsec_workers.clusters.local.uploads import Uploader
@@ -37,9 +39,17 @@ _SWEEP_INTERVAL_SECONDS = 0.02
 
 
 class Supervisor:
-    """One attempt of one gang."""
+    """One attempt of one gang. Members `elsewhere` are not forked here: they join (`member_joined`)."""
 
-    def __init__(self, *, home: Path, directory: GangDirectory, order: LaunchOrder, channel: Path) -> None:
+    def __init__(
+        self,
+        *,
+        home: Path,
+        directory: GangDirectory,
+        order: LaunchOrder,
+        channel: Path,
+        elsewhere: Collection[int] = (),
+    ) -> None:
         self.order = order
         self.directory = directory
         self.loop = loop = Loop(clock=SystemClock(), on_child_exit=self._child_ended)
@@ -51,8 +61,13 @@ class Supervisor:
             attempt=order.key.attempt,
             on_deadline=lambda: self.end(grace_seconds=KILL_AFTER_SECONDS),
         )
+        self._members = Members(loop, on_message=self.member_said)
+        self._elsewhere = frozenset(elsewhere)
         self.runs = CurrentRun(
-            loop, is_noticed=lambda: self.notice.current is not None, on_rank_end=lambda: self.advance()
+            loop,
+            is_noticed=lambda: self.notice.current is not None,
+            on_rank_end=lambda: self.advance(),
+            tell_elsewhere=self._members.tell_elsewhere,
         )
         self.uploader = Uploader(loop=loop, spool=directory.spool, start=self._fork_uploader)
         self.is_open = False
@@ -63,7 +78,6 @@ class Supervisor:
         self.last_word = LastWord(loop=loop, happenings=self.happenings, directory=directory, on_written=loop.stop)
         self._locks = devices_of(home)
         self._flow = FlowProcess(loop)
-        self._members = Members(loop, on_message=self._member_said)
         self._lost_member: int | None = None
         self._start_failure: str | None = None
         self._kill: Timer | None = None
@@ -79,7 +93,10 @@ class Supervisor:
             made.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._flow.fork(self._bodies.flow)
         for index, _ in enumerate(self.order.placement.members):
-            self._members.fork(index, partial(self._bodies.member, index=index))
+            if index in self._elsewhere:
+                self._members.expect(index)
+            else:
+                self._members.fork(index, partial(self._bodies.member, index=index))
         self.loop.after(self.order.start_timeout_seconds, self._start_timed_out)
 
     def _fork_uploader(self) -> int:
@@ -98,7 +115,23 @@ class Supervisor:
             self._start_failure = why
             self.end(grace_seconds=KILL_AFTER_SECONDS)
 
-    def _member_said(self, index: int, message: dict[str, Any]) -> None:
+    def member_joined(self, index: int, line: Line, devices: tuple[str, ...]) -> bool:
+        """A member elsewhere is there, with the devices that it was given; False when it is not wanted (any more)."""
+        if not self._members.joined(index, line):
+            return False
+        members = list(self.order.placement.members)
+        members[index] = replace(members[index], devices=devices)
+        self.order = replace(self.order, placement=Placement(members=tuple(members)))
+        return True
+
+    def member_left(self, index: int, status: int) -> None:
+        """A member elsewhere has ended, or nobody can reach it any more."""
+        if self._members.left(index, status):
+            self._member_ended(index)
+            self.advance()
+
+    def member_said(self, index: int, message: dict[str, Any]) -> None:
+        """Hear what a member tells: that it has its devices, that a rank started or ended."""
         member = self._members[index]
         match message["op"]:
             case "ready":
@@ -110,7 +143,8 @@ class Supervisor:
                 node = self.order.placement.members[index].node
                 self._fail_start(f"device {message['device']} on node {node} is held by another process")
             case "rank_started":
-                self.runs.rank_started(message["rank"], message["pid"], is_ending=self.is_ending)
+                pid = None if index in self._elsewhere else message["pid"]
+                self.runs.rank_started(message["rank"], pid, is_ending=self.is_ending)
             case "rank_exit":
                 self.runs.rank_ended(message["rank"], message["exit"])
 
@@ -124,7 +158,9 @@ class Supervisor:
         self.runs.run = run
         run.results.mkdir(parents=True, exist_ok=True)
         for index, message in orders.items():
-            self._members[index].line.send(message)
+            line = self._members[index].line
+            if line is not None:
+                line.send(message)
 
     # --- notices --------------------------------------------------------------------------------------------------
 
@@ -173,7 +209,8 @@ class Supervisor:
 
     def _kill_all(self) -> None:
         doomed = [row.pid for row in census.strays(spared=self._members.pids, uploader=self.uploader.pids)]
-        unready = [member.pid for member in self._members.unready.values() if member.exit is None]
+        self._members.tell_elsewhere({"op": "kill"})
+        unready = [m.pid for m in self._members.unready.values() if m.exit is None and m.pid is not None]
         processes.signal_all([*doomed, *unready], signal.SIGKILL, at="supervisor.kill")
         if self._flow.exit is None or self.runs.run is not None or doomed:
             self._kill = self.loop.after(_SWEEP_INTERVAL_SECONDS * 5, self._kill_all)

@@ -1,0 +1,120 @@
+"""A gang's Jobs: what is ours in them whatever the template says, and what of the template stays."""
+
+import json
+from typing import Any
+
+import pytest
+
+from dsec_blocks.model.errors import ClusterError
+from dsec_blocks.model.gangs import MemberPlacement, Placement
+from dsec_workers.clusters.kubernetes.manifest import jobs_of, resources_of
+from dsec_workers.clusters.kubernetes.naming import job_name, key_of, member_of, members_of, placement_of
+from dsec_workers.clusters.kubernetes.settings import KubernetesSettings
+from dsec_workers.clusters.local.layout import order_from_json
+from dsec_workers.clusters.protocol import GangKey
+from tests.workers.clusters.kubernetes.conftest import order_on, places
+
+SETTINGS = KubernetesSettings(pool="gpus", priority_class="dsec-gang", service_account="dsec-member")
+
+
+def pod_of(job: dict[str, Any]) -> dict[str, Any]:
+    spec: dict[str, Any] = job["spec"]["template"]["spec"]
+    return spec
+
+
+def env_of(job: dict[str, Any]) -> dict[str, Any]:
+    return {entry["name"]: entry.get("value", entry.get("valueFrom")) for entry in pod_of(job)["containers"][0]["env"]}
+
+
+def test_each_member_is_a_job_on_its_node_with_its_own_count_of_cards() -> None:
+    order = order_on(["a", "b"])
+    uneven = (order.placement.members[0], MemberPlacement(node="b", devices=places("b", 1, 3, 5)))
+    order = order_on(["a", "b"], placement=Placement(members=uneven))
+    jobs = jobs_of(order, SETTINGS, namespace="team")
+    assert [pod_of(job)["nodeName"] for job in jobs] == ["a", "b"]
+    assert [pod_of(job)["containers"][0]["resources"]["limits"] for job in jobs] == [
+        {"nvidia.com/gpu": "1"},
+        {"nvidia.com/gpu": "3"},
+    ]
+    for index, job in enumerate(jobs):
+        assert job["metadata"]["name"] == job_name(order.key, index)
+        assert (key_of(job), member_of(job), members_of(job)) == (order.key, index, 2)
+        assert placement_of(job) == order.placement.members[index]
+
+
+def test_no_job_is_ever_tried_again_or_collected_before_its_exit_is_recorded() -> None:
+    template = {"spec": {"backoffLimit": 6, "ttlSecondsAfterFinished": 5}}
+    (job,) = jobs_of(order_on(["a"]), SETTINGS, namespace="team", template=template)
+    assert job["spec"]["backoffLimit"] == 0
+    assert job["spec"]["podReplacementPolicy"] == "Failed"
+    assert "ttlSecondsAfterFinished" not in job["spec"]
+    assert pod_of(job)["restartPolicy"] == "Never"
+    assert pod_of(job)["priorityClassName"] == "dsec-gang"
+    assert pod_of(job)["terminationGracePeriodSeconds"] == 5 + SETTINGS.upload_seconds
+
+
+def test_a_template_of_prefect_kubernetes_carries_over() -> None:
+    template = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"generateName": "x-", "labels": {"cost-centre": "7"}, "annotations": {"note": "kept"}},
+        "spec": {
+            "template": {
+                "spec": {
+                    "parallelism": 1,
+                    "completions": 1,
+                    "serviceAccountName": "users-own",
+                    "tolerations": [{"key": "gpu", "operator": "Exists"}],
+                    "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}],
+                    "containers": [
+                        {
+                            "name": "prefect-job",
+                            "image": "team/image:3",
+                            "imagePullPolicy": "Always",
+                            "args": ["prefect", "flow-run", "execute"],
+                            "env": [{"name": "MINE", "value": "1"}, {"name": "DSEC_MEMBER", "value": "9"}],
+                            "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+                            "resources": {"requests": {"cpu": "4", "memory": None}},
+                        },
+                        {"name": "sidecar", "image": "logs:1"},
+                    ],
+                }
+            }
+        },
+    }
+    (job,) = jobs_of(order_on(["a"]), SETTINGS, namespace="team", template=template)
+    spec, container = pod_of(job), pod_of(job)["containers"][0]
+    assert job["metadata"]["labels"]["cost-centre"] == "7" and job["metadata"]["annotations"]["note"] == "kept"
+    assert "generateName" not in job["metadata"]
+    assert spec["serviceAccountName"] == "users-own" and spec["tolerations"] == [{"key": "gpu", "operator": "Exists"}]
+    assert (container["image"], container["imagePullPolicy"]) == ("team/image:3", "Always")
+    assert container["command"][-1] == "dsec_workers.clusters.kubernetes.outpost" and "args" not in container
+    assert env_of(job)["MINE"] == "1" and env_of(job)["DSEC_MEMBER"] == "0"
+    assert container["resources"]["requests"] == {"cpu": "4", "nvidia.com/gpu": "1"}
+    assert [mount["mountPath"] for mount in container["volumeMounts"]] == ["/data", "/dsec"]
+    assert [each["name"] for each in spec["containers"]] == ["prefect-job", "sidecar"]
+    # A claim has to be bound by kube-scheduler: it may choose this node only.
+    assert "nodeName" not in spec
+    (term,) = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    assert term["matchFields"] == [{"key": "metadata.name", "operator": "In", "values": ["a"]}]
+
+
+def test_the_key_of_prefect_is_in_no_job_and_the_whole_placement_only_in_the_first() -> None:
+    order = order_on(["a", "b"], env={"PREFECT_API_KEY": "secret", "PRICE": "$(HOME) costs $5"})
+    jobs = jobs_of(order, SETTINGS, namespace="team")
+    assert "secret" not in json.dumps(jobs).replace("secretKeyRef", "").replace("dsec-prefect", "")
+    assert env_of(jobs[0])["PREFECT_API_KEY"]["secretKeyRef"]["name"] == "dsec-prefect"
+    told = [order_from_json(json.loads(env_of(job)["DSEC_ORDER"].replace("$$", "$"))) for job in jobs]
+    assert told[0].placement == order.placement and not told[1].placement.members
+    assert told[0].env == {"PRICE": "$(HOME) costs $5"}
+
+
+def test_names_fit_and_tell_attempts_and_members_apart() -> None:
+    long = "a-very-long-run-id-that-nobody-would-give-but-somebody-might-" * 3
+    names = {job_name(GangKey(long, attempt), member) for attempt in (1, 11) for member in (1, 11)}
+    assert len(names) == 4 and all(len(name) <= 63 for name in names)
+
+
+def test_a_place_of_another_pools_ledger_is_refused() -> None:
+    with pytest.raises(ClusterError, match="is no place for a card on a"):
+        resources_of(MemberPlacement(node="a", devices=("GPU-declared-0",)))

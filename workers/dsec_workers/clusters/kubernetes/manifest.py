@@ -1,0 +1,216 @@
+"""The Jobs of a gang: one a member, each on the node that was chosen for it.
+
+Pure. A pool's base job template is taken over as prefect-kubernetes would use it, then what a gang needs to be a gang
+is put on top: those few fields are ours whatever the template says, everything else is the user's.
+"""
+
+import copy
+import json
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dsec_blocks.model.errors import ClusterError
+from dsec_blocks.model.gangs import MemberPlacement
+from dsec_blocks.model.names import ENV_ATTEMPT, ENV_MEMBER, ENV_RUN_ID
+from dsec_workers.clusters.kubernetes.naming import (
+    ANNOTATION_GRACE,
+    ANNOTATION_NAME,
+    ANNOTATION_START_TIMEOUT,
+    LABEL_MEMBER,
+    gang_labels,
+    job_name,
+    placement_annotations,
+)
+from dsec_workers.clusters.kubernetes.settings import SCRATCH, TERMINATION_LOG, KubernetesSettings
+from dsec_workers.clusters.local.layout import order_to_json
+from dsec_workers.clusters.protocol import LaunchOrder
+
+Object = dict[str, Any]
+ENV_ORDER = "DSEC_ORDER"
+"""What to run, as `layout.order_to_json` writes it; only member 0's has the whole placement."""
+ENV_KEY = "DSEC_CHANNEL_KEY"
+ENV_PORT = "DSEC_OUTPOST_PORT"
+ENV_ADDRESS = "DSEC_OUTPOST_ADDRESS"
+ENV_SCRATCH = "DSEC_SCRATCH"
+ENV_TERMINATION_LOG = "DSEC_TERMINATION_LOG"
+SECRET_VARIABLES = ("PREFECT_API_URL", "PREFECT_API_KEY", "PREFECT_API_AUTH_STRING")
+"""What members take from their namespace's Secret, where it has them, instead of from their Job's text."""
+OUTPOST = ["python", "-m", "dsec_workers.clusters.kubernetes.outpost"]
+CONTAINER = "gang"
+_NO_DISRUPTION = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false", "karpenter.sh/do-not-disrupt": "true"}
+
+
+def jobs_of(
+    order: LaunchOrder, settings: KubernetesSettings, *, namespace: str, template: Mapping[str, Any] | None = None
+) -> list[Object]:
+    """The gang's Jobs, member 0's first. The others name it as their owner once it exists (`owned_by`)."""
+    return [
+        _job(order, settings, namespace=namespace, index=index, template=template or {})
+        for index in range(len(order.placement.members))
+    ]
+
+
+def owned_by(job: Object, owner: Mapping[str, Any]) -> Object:
+    """`job`, which goes when `owner` goes: whoever deletes member 0's Job deletes the whole gang."""
+    metadata = owner["metadata"]
+    reference = {"apiVersion": "batch/v1", "kind": "Job", "name": metadata["name"], "uid": metadata["uid"]}
+    return {**job, "metadata": {**job["metadata"], "ownerReferences": [reference]}}
+
+
+def resources_of(member: MemberPlacement) -> dict[str, int]:
+    """How many of which resource a member's places are ("n1/nvidia.com/gpu/3" is one nvidia.com/gpu).
+
+    Raises `ClusterError` for a place that this adapter did not name.
+    """
+    counted: Counter[str] = Counter()
+    for place in member.devices:
+        node, _, rest = place.partition("/")
+        resource, _, index = rest.rpartition("/")
+        if node != member.node or not resource or not index.isdigit():
+            raise ClusterError(f"{place!r} is no place for a card on {member.node}: is this another pool's ledger?")
+        counted[resource] += 1
+    return dict(counted)
+
+
+def _job(
+    order: LaunchOrder, settings: KubernetesSettings, *, namespace: str, index: int, template: Mapping[str, Any]
+) -> Object:
+    member = order.placement.members[index]
+    job = copy.deepcopy(dict(template))
+    labels = gang_labels(order.key, pool=settings.pool, members=len(order.placement.members))
+    labels[LABEL_MEMBER] = str(index)
+    annotations = {
+        **placement_annotations(member),
+        ANNOTATION_NAME: order.name,
+        ANNOTATION_START_TIMEOUT: f"{order.start_timeout_seconds:g}",
+        ANNOTATION_GRACE: f"{order.request.grace_seconds:g}",
+    }
+    job["apiVersion"], job["kind"] = "batch/v1", "Job"
+    metadata = _child(job, "metadata")
+    metadata.pop("generateName", None)
+    metadata.update(name=job_name(order.key, index), namespace=namespace)
+    _extend(metadata, "labels", labels)
+    _extend(metadata, "annotations", annotations)
+    spec = _child(job, "spec")
+    spec.pop("ttlSecondsAfterFinished", None)  # it would take the exit away before it is recorded
+    spec.update(backoffLimit=0, parallelism=1, completions=1, podReplacementPolicy="Failed")
+    pod = _child(spec, "template")
+    pod_metadata = _child(pod, "metadata")
+    _extend(pod_metadata, "labels", labels)
+    _extend(pod_metadata, "annotations", {**_NO_DISRUPTION, **annotations})
+    _pod_spec(_child(pod, "spec"), order, settings, index=index, member=member)
+    return job
+
+
+def _pod_spec(
+    spec: Object, order: LaunchOrder, settings: KubernetesSettings, *, index: int, member: MemberPlacement
+) -> None:
+    for stray in ("parallelism", "completions"):  # prefect-kubernetes' own template has them here, by mistake
+        spec.pop(stray, None)
+    grace = math.ceil(order.request.grace_seconds) + settings.upload_seconds
+    spec.update(restartPolicy="Never", terminationGracePeriodSeconds=grace)
+    spec.setdefault("automountServiceAccountToken", False)
+    spec.setdefault("enableServiceLinks", False)
+    if settings.priority_class:
+        spec["priorityClassName"] = settings.priority_class
+    if settings.service_account and not spec.get("serviceAccountName"):
+        spec["serviceAccountName"] = settings.service_account
+    if not spec.get("serviceAccountName"):
+        spec.pop("serviceAccountName", None)
+    if settings.tolerations:
+        spec["tolerations"] = [*(spec.get("tolerations") or []), *map(dict, settings.tolerations)]
+    _put_on(spec, member.node)
+    volumes = [volume for volume in spec.get("volumes") or [] if volume["name"] != "dsec-scratch"]
+    spec["volumes"] = [*volumes, {"name": "dsec-scratch", "emptyDir": {}}]
+    containers = spec.get("containers") or [{}]
+    containers[0] = _container(dict(containers[0]), order, settings, index=index, member=member)
+    spec["containers"] = containers
+
+
+def _put_on(spec: Object, node: str) -> None:
+    """Place the pod: by name, or through kube-scheduler where it has volumes or claims to bind first."""
+    claims = bool(spec.get("resourceClaims")) or any("persistentVolumeClaim" in v for v in spec.get("volumes") or [])
+    if not claims:
+        spec["nodeName"] = node
+        return
+    here = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
+    affinity = _child(_child(spec, "affinity"), "nodeAffinity")
+    affinity["requiredDuringSchedulingIgnoredDuringExecution"] = {"nodeSelectorTerms": [here]}
+
+
+def _container(
+    container: Object, order: LaunchOrder, settings: KubernetesSettings, *, index: int, member: MemberPlacement
+) -> Object:
+    container["name"] = container.get("name") or CONTAINER
+    container["image"] = order.request.image or container.get("image") or settings.image
+    container["command"] = list(OUTPOST)
+    container.pop("args", None)
+    if container.get("imagePullPolicy") is None:
+        container.pop("imagePullPolicy", None)
+    container["env"] = _merged_env(container.get("env"), _env(order, settings, index=index))
+    container["resources"] = _resources(container.get("resources") or {}, order, member)
+    mounts = [mount for mount in container.get("volumeMounts") or [] if mount["mountPath"] != SCRATCH]
+    container["volumeMounts"] = [*mounts, {"name": "dsec-scratch", "mountPath": SCRATCH}]
+    container.update(terminationMessagePath=TERMINATION_LOG, terminationMessagePolicy="FallbackToLogsOnError")
+    return container
+
+
+def _env(order: LaunchOrder, settings: KubernetesSettings, *, index: int) -> list[Object]:
+    record = order_to_json(order)
+    record["env"] = {name: value for name, value in order.env.items() if name not in SECRET_VARIABLES}
+    if index:
+        record["placement"] = []  # member 0 tells the others
+    plain = {
+        ENV_RUN_ID: order.key.run_id,
+        ENV_ATTEMPT: str(order.key.attempt),
+        ENV_MEMBER: str(index),
+        ENV_PORT: str(settings.port),
+        ENV_SCRATCH: SCRATCH,
+        "TMPDIR": f"{SCRATCH}/tmp",
+        ENV_TERMINATION_LOG: TERMINATION_LOG,
+        ENV_ORDER: json.dumps(record, separators=(",", ":")).replace("$", "$$"),
+    }
+    secret = [
+        {"name": name, "valueFrom": {"secretKeyRef": {"name": settings.secret, "key": name, "optional": True}}}
+        for name in SECRET_VARIABLES
+    ]
+    key = {"secretKeyRef": {"name": settings.secret, "key": ENV_KEY}}
+    return [
+        *({"name": name, "value": value} for name, value in plain.items()),
+        {"name": ENV_ADDRESS, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+        {"name": ENV_KEY, "valueFrom": key},
+        *secret,
+    ]
+
+
+def _merged_env(given: Any, ours: Sequence[Object]) -> list[Object]:
+    """The template's variables, then ours; a template may hold them as a list or, unfilled, as a mapping."""
+    if isinstance(given, Mapping):
+        given = [{"name": name, "value": value} for name, value in given.items() if value is not None]
+    names = {entry["name"] for entry in ours}
+    return [*(entry for entry in given or [] if entry["name"] not in names), *ours]
+
+
+def _resources(given: Mapping[str, Any], order: LaunchOrder, member: MemberPlacement) -> Object:
+    limits = {name: amount for name, amount in (given.get("limits") or {}).items() if amount is not None}
+    requests = {name: amount for name, amount in (given.get("requests") or {}).items() if amount is not None}
+    cards = {name: str(count) for name, count in resources_of(member).items()}
+    if order.request.cpus is not None:
+        requests["cpu"] = f"{math.ceil(order.request.cpus * 1000)}m"
+    if order.request.memory_bytes is not None:
+        requests["memory"] = str(order.request.memory_bytes)
+    found = {"limits": {**limits, **cards}, "requests": {**requests, **cards}}
+    return {name: amounts for name, amounts in found.items() if amounts}
+
+
+def _child(parent: Object, name: str) -> Object:
+    if not isinstance(parent.get(name), dict):
+        parent[name] = {}
+    child: Object = parent[name]
+    return child
+
+
+def _extend(parent: Object, name: str, more: Mapping[str, str]) -> None:
+    parent[name] = {**(parent.get(name) or {}), **more}

@@ -1,0 +1,78 @@
+"""What our objects are called, and the labels and annotations by which a successor finds them again.
+
+A name says run, attempt and member, and nothing else: a create whose answer was lost comes back as "already exists",
+which means "adopt it". What a name cannot hold (the node, the places for cards) is an annotation beside it.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from dsec_blocks.model.gangs import MemberPlacement
+from dsec_blocks.model.names import LABEL_ATTEMPT, LABEL_RUN_ID
+from dsec_workers.clusters.protocol import GangKey
+
+LABEL_POOL = "dsec.io/pool"
+LABEL_MEMBER = "dsec.io/member"
+LABEL_MEMBERS = "dsec.io/members"
+ANNOTATION_NODE = "dsec.io/node"
+ANNOTATION_DEVICES = "dsec.io/devices"
+ANNOTATION_NAME = "dsec.io/run-name"
+ANNOTATION_START_TIMEOUT = "dsec.io/start-timeout-seconds"
+ANNOTATION_GRACE = "dsec.io/grace-seconds"
+FIELD_MANAGER = "dsec"
+_UNFIT = re.compile(r"[^a-z0-9-]+")
+_LABEL_UNFIT = re.compile(r"[^A-Za-z0-9_.-]+")
+_LONGEST_NAME = 63
+
+
+def job_name(key: GangKey, member: int) -> str:
+    """The Job of one member of one attempt."""
+    run = _UNFIT.sub("-", key.run_id.lower()).strip("-")
+    tail = f"-{key.attempt}-{member}"
+    return f"dsec-{run[: _LONGEST_NAME - len('dsec-') - len(tail)]}{tail}"
+
+
+def gang_labels(key: GangKey, *, pool: str, members: int) -> dict[str, str]:
+    """The labels that all objects of one attempt carry."""
+    return {
+        LABEL_POOL: label_value(pool),
+        LABEL_RUN_ID: key.run_id,
+        LABEL_ATTEMPT: str(key.attempt),
+        LABEL_MEMBERS: str(members),
+    }
+
+
+def label_value(text: str) -> str:
+    """`text` as a label may hold it."""
+    return _LABEL_UNFIT.sub("-", text).strip("-_.")[:_LONGEST_NAME]
+
+
+def key_of(item: Mapping[str, Any]) -> GangKey | None:
+    """The attempt that an object of ours belongs to; None when its labels name none."""
+    labels = item["metadata"].get("labels") or {}
+    run, attempt = labels.get(LABEL_RUN_ID), labels.get(LABEL_ATTEMPT) or ""
+    return GangKey(run, int(attempt)) if run and attempt.isdigit() else None
+
+
+def member_of(item: Mapping[str, Any]) -> int:
+    """Which member of its gang an object of ours is."""
+    return int((item["metadata"].get("labels") or {}).get(LABEL_MEMBER) or 0)
+
+
+def members_of(item: Mapping[str, Any]) -> int:
+    """How many members the gang of an object of ours has."""
+    return int((item["metadata"].get("labels") or {}).get(LABEL_MEMBERS) or 1)
+
+
+def placement_annotations(member: MemberPlacement) -> dict[str, str]:
+    """Where one member was put: `placement_of` is the inverse."""
+    return {ANNOTATION_NODE: member.node, ANNOTATION_DEVICES: json.dumps(list(member.devices), separators=(",", ":"))}
+
+
+def placement_of(item: Mapping[str, Any]) -> MemberPlacement:
+    """Where the member of this Job was put."""
+    annotations = item["metadata"].get("annotations") or {}
+    devices = json.loads(annotations.get(ANNOTATION_DEVICES) or "[]")
+    return MemberPlacement(node=annotations.get(ANNOTATION_NODE) or "", devices=tuple(devices))
