@@ -10,9 +10,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dsec_blocks.cache.acquiring import Cache, open_cache
+    from dsec_blocks.cache.acquiring import Cache
     from dsec_blocks.cache.lease import Acquired, Lease
     from dsec_blocks.cache.node_cache import NodeCache
+    from dsec_blocks.cache.opening import open_cache
     from dsec_blocks.cache.settings import CacheSettings, Revalidate
 
 _PUBLIC = {
@@ -22,7 +23,7 @@ _PUBLIC = {
     "Lease": "dsec_blocks.cache.lease",
     "NodeCache": "dsec_blocks.cache.node_cache",
     "Revalidate": "dsec_blocks.cache.settings",
-    "open_cache": "dsec_blocks.cache.acquiring",
+    "open_cache": "dsec_blocks.cache.opening",
 }
 
 __all__ = ["Acquired", "Cache", "CacheSettings", "Lease", "NodeCache", "Revalidate", "open_cache"]

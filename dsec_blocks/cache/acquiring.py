@@ -8,29 +8,24 @@ import errno
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from dsec_blocks.cache.accounting import account
 from dsec_blocks.cache.bundles import BundleAddress
 from dsec_blocks.cache.errors import LocalDiskError, OriginUnreachable
 from dsec_blocks.cache.lease import Acquired, Lease
-from dsec_blocks.cache.origins import Origin, RemoteObject, origin_for
+from dsec_blocks.cache.origins import Origin, RemoteObject
 from dsec_blocks.cache.origins.objects import same_listing
-from dsec_blocks.cache.settings import CacheSettings, Revalidate, from_environment
+from dsec_blocks.cache.settings import CacheSettings, Revalidate
 from dsec_blocks.cache.store import filling, memory, turns
 from dsec_blocks.cache.store.leases import Held, hold
 from dsec_blocks.cache.store.marks import Mark, Owner
+from dsec_blocks.cache.store.precedence import GivingWay
 from dsec_blocks.cache.store.refs import Ref, is_unchanged, read_listing, read_ref, write_ref
 from dsec_blocks.cache.store.store import Store
 from dsec_blocks.cache.store.sweep import sweep
-from dsec_blocks.gateways.clock import SystemClock
-from dsec_blocks.model.clock import Clock
 from dsec_blocks.model.names import ENV_RUN_ID
-
-if TYPE_CHECKING:
-    from dsec_blocks.cache.cluster_level import ClusterAddress, ClusterLevel
 
 _DISK_ERRORS = frozenset({errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT, errno.EIO})
 
@@ -42,6 +37,8 @@ class Cache:
     store: Store
     settings: CacheSettings
     origin_of: Callable[[str], Origin]
+    identity: str = ""
+    """Who asks the origins: what one was let in to see is not given to another before he was let in as well."""
 
     def acquire(
         self,
@@ -53,9 +50,14 @@ class Cache:
         who: str | None = None,
         owner: Owner | None = None,
         progress: Callable[[int], None] = lambda count: None,
+        listed: Callable[[int, int], None] = lambda total_bytes, missing_bytes: None,
         cancelled: Callable[[], bool] = lambda: False,
+        background: bool = False,
     ) -> Lease:
         """The bundle at `uri`, resident and held by this process (or by `owner`).
+
+        `listed` hears, before anything is fetched, how large the bundle is and how much of it is not here.
+        `background`: nobody waits for it, so it gives way to every fetch that somebody waits for.
 
         Raises `CacheError`s: `BundleMissing`, `OriginRefused`, `OriginUnreachable`, `OriginChanged`, `CacheFull`,
         `BundleTooLarge`, `UnsafePath`, `LocalDiskError`, `TransferCancelled` …; then nothing is held.
@@ -65,7 +67,9 @@ class Cache:
         how = Revalidate(revalidate) if revalidate is not None else self.settings.revalidate
         began = self.store.clock.monotonic()
         try:
-            return self._acquire(address, mark, how, began, progress=progress, cancelled=cancelled)
+            lease = self._acquire(
+                address, mark, how, began, progress=progress, listed=listed, cancelled=cancelled, background=background
+            )
         except OSError as error:
             if error.errno not in _DISK_ERRORS:
                 raise
@@ -73,6 +77,8 @@ class Cache:
                 f"{address} cannot be kept in the cache directory {self.store.layout.root}: "
                 f"{error.strerror}; make it writable for this user, free some space, or name another directory"
             ) from error
+        account(self.store, lease, who=mark.who, background=background)
+        return lease
 
     def prefetch(
         self,
@@ -83,9 +89,15 @@ class Cache:
         progress: Callable[[int], None] = lambda count: None,
         cancelled: Callable[[], bool] = lambda: False,
     ) -> Acquired:
-        """Make the bundle resident and hold nothing afterwards."""
+        """Make the bundle resident and hold nothing afterwards; gives way to fetches that a start waits for."""
         with self.acquire(
-            uri, include=include, exclude=exclude, who="prefetch", progress=progress, cancelled=cancelled
+            uri,
+            include=include,
+            exclude=exclude,
+            who="prefetch",
+            progress=progress,
+            cancelled=cancelled,
+            background=True,
         ) as lease:
             return lease.acquired
 
@@ -97,7 +109,9 @@ class Cache:
         began: float,
         *,
         progress: Callable[[int], None],
+        listed: Callable[[int, int], None],
         cancelled: Callable[[], bool],
+        background: bool,
     ) -> Lease:
         ignored: set[str] = set()
         while True:
@@ -110,23 +124,28 @@ class Cache:
             try:
                 items = origin.list(address.uri, include=address.include, exclude=address.exclude)
             except OriginUnreachable as error:
-                held = hold(self.store, ref.bundle, mark) if ref is not None else None
+                is_known = ref is not None and self.identity in ref.seen_by
+                held = hold(self.store, ref.bundle, mark) if ref is not None and is_known else None
                 if held is None:
                     raise
                 return self._hit(address, held, began, stale=str(error))
             if ref is not None and is_unchanged(read_listing(self.store.layout, address.key), items):
                 held = hold(self.store, ref.bundle, mark)
                 if held is not None:
-                    write_ref(self.store.layout, address.key, replace(ref, checked_at=self.store.clock.now()))
+                    write_ref(self.store.layout, address.key, ref.compared(self.identity, at=self.store.clock.now()))
                     return self._hit(address, held, began)
-            ask = turns.begin(self.store, address, who=mark.who)
+            ask = turns.begin(self.store, address, who=mark.who, background=background)
             rival = turns.go_ahead(self.store, ask, ignored=ignored)
             if rival is not None:
                 turns.give_up(self.store, ask)
-                if not turns.wait_for(self.store, rival, cancelled=cancelled):
+                if not turns.wait_for(self.store, rival, who=mark.who, cancelled=cancelled, background=background):
                     ignored.add(rival.id)
                 continue
-            return self._fill(address, items, ask, mark, origin, began, progress=progress, cancelled=cancelled)
+            if background:
+                progress = GivingWay(self.store, ask, progress=progress, cancelled=cancelled)
+            return self._fill(
+                address, items, ask, mark, origin, began, progress=progress, listed=listed, cancelled=cancelled
+            )
 
     def _fill(
         self,
@@ -138,17 +157,27 @@ class Cache:
         began: float,
         *,
         progress: Callable[[int], None],
+        listed: Callable[[int, int], None],
         cancelled: Callable[[], bool],
     ) -> Lease:
         from dsec_blocks.cache.transfer import fetch
 
+        arrived_at = fetch_began = self.store.clock.monotonic()
+
+        def arrived(count: int) -> None:
+            nonlocal arrived_at
+            arrived_at = self.store.clock.monotonic()
+            progress(count)
+
         def stage(missing: Sequence[RemoteObject], staging: Path) -> Sequence[filling.Fetched]:
+            sizes = [sum(item.size_bytes for item in some) for some in (items, missing)]
+            listed(*sizes)
             return fetch(
                 missing,
                 origin=origin,
                 staging=staging,
                 settings=self.settings.transfer,
-                progress=progress,
+                progress=arrived,
                 cancelled=cancelled,
             )
 
@@ -156,12 +185,25 @@ class Cache:
             after = origin.list(address.uri, include=address.include, exclude=address.exclude)
             same_listing(address.uri, items, after)
 
-        filled = filling.fill(self.store, address, items, ask=ask, fetch=stage, lease=mark, still_listed=still_listed)
+        filled = filling.fill(
+            self.store,
+            address,
+            items,
+            ask=ask,
+            fetch=stage,
+            lease=mark,
+            identity=self.identity,
+            still_listed=still_listed,
+        )
+        ready_at = self.store.clock.monotonic()
         acquired = Acquired(
             was_resident=False,
-            seconds=self.store.clock.monotonic() - began,
+            seconds=ready_at - began,
             fetched_bytes=filled.fetched_bytes,
             fetched_objects=filled.fetched_objects,
+            cluster_bytes=filled.cluster_bytes,
+            fetch_seconds=arrived_at - fetch_began,
+            verify_seconds=ready_at - arrived_at,
         )
         sweep(self.store)
         return _lease(address, filled.held, acquired)
@@ -172,38 +214,14 @@ class Cache:
         return _lease(address, held, Acquired(was_resident=True, seconds=seconds, stale=stale))
 
     def _is_fresh(self, address: BundleAddress, ref: Ref, how: Revalidate) -> bool:
+        asked_at = ref.seen_by.get(self.identity)
+        if asked_at is None:
+            return False
         if address.is_pinned or how is Revalidate.NEVER:
             return True
         # A clock that was set back makes an age negative: then ask the origin.
-        age = self.store.clock.now() - ref.checked_at
+        age = self.store.clock.now() - asked_at
         return how is Revalidate.TTL and 0 <= age <= self.settings.ttl_seconds
-
-
-def open_cache(
-    settings: CacheSettings | None = None, *, clock: Clock | None = None, cluster: "ClusterAddress | None" = None
-) -> Cache:
-    """The cache that `settings` describe, or the one of the environment; touches nothing yet.
-
-    With `cluster` what the node lacks comes through the store that the cluster's nodes share.
-    """
-    settings = settings or from_environment()
-    clock = clock or SystemClock()
-    store = Store.open(settings.directory, clock=clock, limits=settings.limits, policy=settings.policy)
-
-    @lru_cache(maxsize=1)
-    def level() -> "ClusterLevel":
-        assert cluster is not None
-        return cluster.open(clock=clock, origin=settings.credentials)
-
-    def origin_of(uri: str) -> Origin:
-        origin = origin_for(uri, settings.credentials)
-        if cluster is None:
-            return origin
-        from dsec_blocks.cache.cluster_level import Through  # a node without a cluster level needs no ledger
-
-        return Through(level(), origin)
-
-    return Cache(store=store, settings=settings, origin_of=origin_of)
 
 
 def _lease(address: BundleAddress, held: Held, acquired: Acquired) -> Lease:

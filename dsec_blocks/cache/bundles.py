@@ -18,6 +18,7 @@ from dsec_blocks.cache.origins.objects import safe_path
 SCHEMA = 1
 DIGEST_LENGTH = 64
 _DIGEST = re.compile(r"[0-9a-f]{64}")
+_PATTERNS = re.compile(r"(?P<uri>.+) \((?P<patterns>(include|exclude) \S+(; exclude \S+)?)\)")
 _COMMIT = re.compile(r"@[0-9a-f]{40}$")
 
 
@@ -49,6 +50,16 @@ class BundleAddress:
             include=tuple(sorted(set(include))),
             exclude=tuple(sorted(set(exclude))),
         )
+
+    @classmethod
+    def parse(cls, text: str) -> "BundleAddress":
+        """What `str` wrote, or a plain address. Raises `UnknownOrigin` or `UnsafePath`."""
+        found = _PATTERNS.fullmatch(text.strip())
+        if found is None:
+            return cls.of(text)
+        told = dict(part.split(" ", 1) for part in found["patterns"].split("; "))
+        include, exclude = (tuple(told[word].split(",")) if word in told else () for word in ("include", "exclude"))
+        return cls.of(found["uri"], include=include, exclude=exclude)
 
     @property
     def key(self) -> str:

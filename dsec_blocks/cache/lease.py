@@ -16,6 +16,12 @@ class Acquired:
     seconds: float
     fetched_bytes: int = 0
     fetched_objects: int = 0
+    cluster_bytes: int = 0
+    """Of the fetched bytes, those that came from the cluster level instead of the origin."""
+    fetch_seconds: float = 0.0
+    """Until the last byte had arrived; hashing goes on beside it."""
+    verify_seconds: float = 0.0
+    """From there until the bundle was whole, durable and still what the origin lists."""
     stale: str = ""
     """Why the resident copy could not be compared with its origin; empty when it was, or need not be."""
 

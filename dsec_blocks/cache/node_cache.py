@@ -8,10 +8,11 @@ from urllib.parse import urlsplit
 from prefect.blocks.core import Block
 from pydantic import Field, HttpUrl, SecretStr, field_validator, model_validator
 
-from dsec_blocks.cache.acquiring import Cache, open_cache
+from dsec_blocks.cache.acquiring import Cache
 from dsec_blocks.cache.errors import CacheError, InvalidCacheSetting, OriginRefused, OriginUnreachable
 from dsec_blocks.cache.eviction import DEFAULT_POLICY
 from dsec_blocks.cache.lease import Lease
+from dsec_blocks.cache.opening import open_cache
 from dsec_blocks.cache.origins import OriginCredentials
 from dsec_blocks.cache.settings import DEFAULT_TTL_SECONDS, CacheSettings, Revalidate, parse_size
 from dsec_blocks.cache.store import Limits

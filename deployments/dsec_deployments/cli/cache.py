@@ -233,7 +233,7 @@ def check(directory: Directory = None, json: Json = False) -> None:
 
 
 def _cache(directory: Path | None) -> Cache:
-    from dsec_blocks.cache.acquiring import open_cache
+    from dsec_blocks.cache.opening import open_cache
     from dsec_blocks.cache.settings import from_environment
 
     return open_cache(from_environment(directory=directory))

@@ -1,13 +1,12 @@
 """From an address to the cluster level, for whoever opens a node's cache."""
 
-import hashlib
 import os
 import socket
 from dataclasses import dataclass, field
 
 from dsec_blocks.cache.cluster_level.level import ClusterLevel
 from dsec_blocks.cache.cluster_level.watermarks import Watermarks
-from dsec_blocks.cache.origins.opening import OriginCredentials
+from dsec_blocks.cache.origins.opening import OriginCredentials, identity_of
 from dsec_blocks.cache.origins.s3 import split_s3
 from dsec_blocks.gateways.objects import Bucket, Credentials
 from dsec_blocks.ledger import Ledger
@@ -50,15 +49,3 @@ class ClusterAddress:
             identity=identity_of(origin or OriginCredentials()),
             watermarks=None if self.limit_bytes is None else Watermarks(limit_bytes=self.limit_bytes),
         )
-
-
-def identity_of(credentials: OriginCredentials) -> str:
-    """Who asks an origin, as a name that gives no secret away: equal means the same rights there."""
-    parts = [
-        credentials.endpoint_url or "",
-        credentials.access_key_id or os.environ.get("AWS_ACCESS_KEY_ID", ""),
-        credentials.hub_endpoint or os.environ.get("HF_ENDPOINT", ""),
-        credentials.hub_token or os.environ.get("HF_TOKEN", ""),
-        *(f"{name}={value}" for name, value in credentials.http_headers),
-    ]
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()

@@ -110,7 +110,7 @@ class Sharing:
         except OriginError as error:
             raise ObjectStoreError(str(error)) from error
         for one, (item, record) in zip(brought, present.values(), strict=True):
-            self.got[item.path] = replace(one, item=item, verified=record.verified)
+            self.got[item.path] = replace(one, item=item, verified=record.verified, source="cluster")
         with suppress(LedgerError):
             self._level.ledger.touch_fills(present)
         return list(present)

@@ -1,5 +1,6 @@
 """From an address to the origin that understands it."""
 
+import hashlib
 import os
 from dataclasses import dataclass, field
 
@@ -57,3 +58,15 @@ def origin_for(uri: str, credentials: OriginCredentials | None = None) -> Origin
         f"{uri!r} is no address of data; write s3://bucket/prefix, hf://owner/name@revision, https://host/file, "
         "file:///path or an absolute path"
     )
+
+
+def identity_of(credentials: OriginCredentials) -> str:
+    """Who asks an origin, as a name that gives no secret away: equal means the same rights there."""
+    parts = [
+        credentials.endpoint_url or "",
+        credentials.access_key_id or os.environ.get("AWS_ACCESS_KEY_ID", ""),
+        credentials.hub_endpoint or os.environ.get("HF_ENDPOINT", ""),
+        credentials.hub_token or os.environ.get("HF_TOKEN", ""),
+        *(f"{name}={value}" for name, value in credentials.http_headers),
+    ]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()

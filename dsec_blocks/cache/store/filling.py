@@ -53,6 +53,10 @@ class Fetched(Protocol):
     def fetched_bytes(self) -> int:
         """What was moved for it this time."""
 
+    @property
+    def source(self) -> str:
+        """Where from: `origin` or `cluster`."""
+
 
 Fetch = Callable[[Sequence[RemoteObject], Path], Sequence[Fetched]]
 """Objects and a staging directory → the objects, staged."""
@@ -65,6 +69,7 @@ class Filled:
     held: Held
     fetched_bytes: int
     fetched_objects: int
+    cluster_bytes: int
     seconds: float
 
 
@@ -76,11 +81,12 @@ def fill(
     ask: Mark,
     fetch: Fetch,
     lease: Mark,
+    identity: str = "",
     still_listed: Callable[[], None] = lambda: None,
 ) -> Filled:
     """Make the listed bundle resident, held by `lease`. The ask is gone afterwards, whatever happens.
 
-    `still_listed` raises `OriginChanged` if the origin no longer lists what it listed.
+    `identity` is who was let in by the origin; `still_listed` raises `OriginChanged` if it no longer lists what it did.
     """
     layout = store.layout
     staging = layout.staging / ask.id
@@ -121,7 +127,7 @@ def fill(
         raise
     seconds = store.clock.monotonic() - began
     try:
-        _point(store, address, items, present, held)
+        _point(store, address, items, present, held, identity=identity)
         moved = sum(one.fetched_bytes for one in fetched)
         cost = memory.refetch_guess(manifest.size_bytes, objects=len(items))
         if moved >= manifest.size_bytes / 2 and moved > 0:
@@ -134,7 +140,8 @@ def fill(
         # The reservation first: until then its files belong to it, afterwards they are the resident blobs.
         withdraw(reservation, at="cache.reservation.release")
         drop_staging(store.layout, ask.id)
-    return Filled(held, moved, len(fetched), seconds)
+    from_cluster = sum(one.fetched_bytes for one in fetched if one.source == "cluster")
+    return Filled(held, moved, len(fetched), from_cluster, seconds)
 
 
 def _take_over(store: Store, ask: Mark) -> None:
@@ -187,7 +194,13 @@ def _publish(store: Store, building: Path, manifest: Manifest, lease: Mark) -> H
 
 
 def _point(
-    store: Store, address: BundleAddress, items: Sequence[RemoteObject], digests: Mapping[str, str], held: Held
+    store: Store,
+    address: BundleAddress,
+    items: Sequence[RemoteObject],
+    digests: Mapping[str, str],
+    held: Held,
+    *,
+    identity: str,
 ) -> None:
     now = store.clock.now()
     write_listing(store.layout, address.key, items, digests)
@@ -200,6 +213,7 @@ def _point(
         files=len(held.manifest.files),
         checked_at=now,
         fetched_at=now,
+        seen_by={identity: now},
     )
     write_ref(store.layout, address.key, ref)
 

@@ -6,7 +6,7 @@ not written. The origin's listing (versions by path) lies beside it, for the nex
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,9 @@ from dsec_blocks.cache.bundles import BundleAddress, bare_digest
 from dsec_blocks.cache.origins.objects import RemoteObject
 from dsec_blocks.cache.store.layout import Layout, names
 from dsec_blocks.gateways import files
+
+MOST_SEEN = 64
+"""Identities that a ref remembers; one that is forgotten asks the origin again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,11 +32,18 @@ class Ref:
     checked_at: float
     """When the origin was last seen to have this content (seconds since the epoch)."""
     fetched_at: float
+    seen_by: Mapping[str, float] = field(default_factory=dict)
+    """Who was let in by the origin, and when: a copy that is here is nobody's right to read it."""
 
     @property
     def address(self) -> BundleAddress:
         """The address of the ref."""
         return BundleAddress(uri=self.uri, include=self.include, exclude=self.exclude)
+
+    def compared(self, by: str, *, at: float) -> "Ref":
+        """The same after `by` has asked the origin."""
+        newest = sorted({**self.seen_by, by: at}.items(), key=lambda seen: seen[1])[-MOST_SEEN:]
+        return replace(self, checked_at=at, seen_by=dict(newest))
 
 
 def read_ref(layout: Layout, key: str) -> Ref | None:

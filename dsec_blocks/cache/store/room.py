@@ -11,7 +11,7 @@ from pathlib import Path
 
 from dsec_blocks.cache.bundles import Manifest
 from dsec_blocks.cache.errors import BundleTooLarge, CacheFull
-from dsec_blocks.cache.store import evicting, memory
+from dsec_blocks.cache.store import events, evicting, memory
 from dsec_blocks.cache.store.leases import holders
 from dsec_blocks.cache.store.marks import Mark, marks_in, path_of, place, withdraw
 from dsec_blocks.cache.store.staging import drop_staging
@@ -137,6 +137,10 @@ def _make_room(store: Store, ask: Mark, need: Need, over: Excess) -> bool:
         freed_bytes += sum(freed.values())
         freed_files += len(freed)
         del left[victim]
+        events.note(
+            store.layout,
+            {"what": "evict", "at": store.clock.now(), "policy": store.policy, "bytes": sum(freed.values())},
+        )
     memory.remember(store.layout, recalled)
     return any_left
 

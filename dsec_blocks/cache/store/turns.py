@@ -16,10 +16,10 @@ IDLE_SECONDS = 30.0
 """A filler whose staging does not grow for so long is not waited for any more: it may be stopped."""
 
 
-def begin(store: Store, address: BundleAddress, *, who: str) -> Mark:
-    """Say that this process would fill `address`."""
+def begin(store: Store, address: BundleAddress, *, who: str, background: bool = False) -> Mark:
+    """Say that this process would fill `address`; `background`: nobody waits for it."""
     store.prepare()
-    ask = store.mark(who, key=address.key, uri=str(address), bytes=0)
+    ask = store.mark(who, key=address.key, uri=str(address), bytes=0, background=background)
     place(store.layout.asks, ask, at="cache.ask.place")
     return ask
 
@@ -57,11 +57,24 @@ def give_up(store: Store, ask: Mark) -> None:
     withdraw(path_of(store.layout.asks, ask), at="cache.ask.withdraw")
 
 
-def wait_for(store: Store, rival: Mark, *, cancelled: Callable[[], bool]) -> bool:
+def wait_for(store: Store, rival: Mark, *, who: str, cancelled: Callable[[], bool], background: bool = False) -> bool:
     """Wait until the other filler is done or dead; False when it has not moved for `IDLE_SECONDS`.
+
+    It is told that somebody waits, unless nobody waits for us either: then it need not give way any more.
 
     Raises `TransferCancelled`.
     """
+    if background:
+        return _wait_for(store, rival, cancelled=cancelled)
+    waiting = store.mark(who, waits_for=rival.id, uri=rival.fields.get("uri"), bytes=0)
+    path = place(store.layout.asks, waiting, at="cache.wait.place")
+    try:
+        return _wait_for(store, rival, cancelled=cancelled)
+    finally:
+        withdraw(path, at="cache.wait.withdraw")
+
+
+def _wait_for(store: Store, rival: Mark, *, cancelled: Callable[[], bool]) -> bool:
     seen, since = -1, store.clock.monotonic()
     while not cancelled():
         paths = [path_of(directory, rival) for directory in (store.layout.asks, store.layout.reservations)]

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 from dsec_blocks.cache.errors import CacheError, OriginChanged
 from dsec_blocks.cache.origins.objects import Origin, RemoteObject, same_listing
@@ -19,7 +19,10 @@ _LISTINGS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fetched:
-    """One object, staged, complete and fsynced. `verified` says against what: manifest, store, journal or length."""
+    """One object, staged, complete and fsynced. `verified` says against what: manifest, store, journal or length.
+
+    `source` is where its bytes came from: the origin, or the cluster level before it.
+    """
 
     item: RemoteObject
     path: Path
@@ -27,6 +30,7 @@ class Fetched:
     size_bytes: int
     fetched_bytes: int
     verified: str
+    source: Literal["origin", "cluster"] = "origin"
 
 
 @runtime_checkable

@@ -7,9 +7,9 @@ import pytest
 
 from dsec_blocks.cache import CacheSettings, open_cache
 from dsec_blocks.cache.cluster_level import ClusterAddress
-from dsec_blocks.cache.cluster_level.opening import identity_of
 from dsec_blocks.cache.errors import OriginUnreachable
 from dsec_blocks.cache.origins import OriginCredentials
+from dsec_blocks.cache.origins.opening import identity_of
 from tests.fixtures.misbehaving import MisbehavingOrigin
 from tests.fixtures.s3 import S3Store
 

@@ -1,0 +1,44 @@
+"""From settings to an open cache: its store, whose rights it has, and what stands between it and the origins."""
+
+import os
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from dsec_blocks.cache.acquiring import Cache
+from dsec_blocks.cache.origins import Origin, origin_for
+from dsec_blocks.cache.origins.opening import identity_of
+from dsec_blocks.cache.settings import CacheSettings, from_environment
+from dsec_blocks.cache.store.store import Store
+from dsec_blocks.gateways.clock import SystemClock
+from dsec_blocks.model.clock import Clock
+
+if TYPE_CHECKING:
+    from dsec_blocks.cache.cluster_level import ClusterAddress, ClusterLevel
+
+
+def open_cache(
+    settings: CacheSettings | None = None, *, clock: Clock | None = None, cluster: "ClusterAddress | None" = None
+) -> Cache:
+    """The cache that `settings` describe, or the one of the environment; touches nothing yet.
+
+    With `cluster` what the node lacks comes through the store that the cluster's nodes share.
+    """
+    settings = settings or from_environment()
+    clock = clock or SystemClock()
+    store = Store.open(settings.directory, clock=clock, limits=settings.limits, policy=settings.policy)
+
+    @lru_cache(maxsize=1)
+    def level() -> "ClusterLevel":
+        assert cluster is not None
+        return cluster.open(clock=clock, origin=settings.credentials)
+
+    def origin_of(uri: str) -> Origin:
+        origin = origin_for(uri, settings.credentials)
+        if cluster is None:
+            return origin
+        from dsec_blocks.cache.cluster_level import Through  # a node without a cluster level needs no ledger
+
+        return Through(level(), origin)
+
+    identity = f"{os.getuid()}-{identity_of(settings.credentials)[:32]}"
+    return Cache(store=store, settings=settings, origin_of=origin_of, identity=identity)
