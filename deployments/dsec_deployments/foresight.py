@@ -19,6 +19,7 @@ from dsec_blocks.model.reasons import Reason
 from dsec_blocks.model.requests import GangRequest
 from dsec_blocks.model.teams import Team
 from dsec_workers.lifecycle import incidents
+from dsec_workers.lifecycle.data_distance import NOTHING_KNOWN, DataDistance
 from dsec_workers.lifecycle.orders import standing
 from dsec_workers.lifecycle.records import queued, snapshot_of
 from dsec_workers.lifecycle.rules import active_policy
@@ -42,6 +43,8 @@ class Present:
     now: float
     names: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Run id → name, for people."""
+    data: DataDistance = NOTHING_KNOWN
+    """What the nodes' caches hold."""
 
     def plan(self, *more: QueuedGang) -> Plan:
         """The next plan, if these were waiting too."""
@@ -77,11 +80,15 @@ def present(ledger: Ledger, pool: str, *, now: float) -> Present:
         shadows=ledger.shadows(pool),
         orders=standing(ledger.wishes(pool), nodes, now),
     )
+    data = DataDistance(ledger.inventories(), nodes=nodes, now=now)
     return Present(
         snapshot=snapshot,
         waiting=tuple(
-            queued(gang, preemptors.get(gang.run_id, ())) for gang in gangs if gang.state is GangState.WAITING
+            queued(gang, preemptors.get(gang.run_id, ()), data.seconds_saved(gang.request.inputs))
+            for gang in gangs
+            if gang.state is GangState.WAITING
         ),
+        data=data,
         policy=policy,
         now=now,
         names={gang.run_id: gang.name for gang in gangs},
@@ -102,6 +109,7 @@ def captured(path: Path) -> Present:
         waiting=found.queue,
         policy=found.policy,
         now=found.now,
+        data=found.data,
         names={gang.run_id: gang.name for gang in found.gangs},
     )
 
@@ -137,7 +145,7 @@ def what_if(present: Present, gang: Gang) -> Answer:
         )
     # An estimate for everybody: it decides nothing, and this gang may be far back.
     asked = replace(present, policy=replace(present.policy, eta_positions=EVERYBODY))
-    result = asked.plan(queued(gang))
+    result = asked.plan(queued(gang, seconds_saved=present.data.seconds_saved(gang.request.inputs)))
     return Answer(
         admit=next((admit for admit in result.admits if admit.run_id == gang.run_id), None),
         hold=next((hold for hold in result.holds if hold.run_id == gang.run_id), None),

@@ -5,13 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from dsec_blocks.ledger import Ledger
+from dsec_blocks.ledger import CachedBundle, Fence, Ledger
 from dsec_blocks.model.devices import Device, Node
 from dsec_blocks.model.errors import InvalidRequest
 from dsec_blocks.model.gangs import Gang, GangState, MemberPlacement, Placement
 from dsec_blocks.model.requests import GangRequest
 from dsec_blocks.model.teams import Team
-from dsec_workers.lifecycle.incidents import bare_address, capture, load
+from dsec_deployments.foresight import present
+from dsec_workers.lifecycle.incidents import bare_address, bare_addresses, capture, load
 from dsec_workers.scheduling import plan
 from tests.fixtures.clock import ManualClock
 
@@ -79,6 +80,37 @@ def test_a_captured_pool_tells_no_secret(ledger: Ledger) -> None:
     assert "https://host/models/x" in text
 
 
+def test_a_captured_pool_knows_where_the_data_is_without_its_secrets(ledger: Ledger) -> None:
+    lease = ledger.lease(POOL)
+    assert lease is not None
+    fence = Fence(POOL, lease.holder, lease.token)
+    signed = ["https://me:hunter2@host/w?sig=hunter2", "https://me:hunter2@host/w?sig=hunter3", "s3://b/x"]
+    ledger.enqueue(fence, [gang("d", devices=1, inputs=(signed[1], signed[2]))])
+    for node, address in (("n1", signed[0]), ("n2", signed[1]), ("elsewhere", signed[1])):
+        held = [CachedBundle(address=address, digest="d", bytes_total=10**11, bytes_resident=10**11)]
+        ledger.report_inventory(node, at=1_000_099.0, bandwidth_bytes_per_s=1e8, bundles=held)
+    document = json.loads(json.dumps(capture(ledger, POOL, now=1_000_100.0, by="ops")))
+    assert "hunter" not in json.dumps(document)
+    [mine] = [queued for queued in load(document).queue if queued.run_id == "d"]
+    assert mine.seconds_saved == (("n2", 1000.0),)
+    [same] = [queued for queued in present(ledger, POOL, now=1_000_100.0).waiting if queued.run_id == "d"]
+    assert same.seconds_saved == mine.seconds_saved
+
+
+def test_a_file_of_the_first_version_knows_nothing_of_data(ledger: Ledger) -> None:
+    document = {**capture(ledger, POOL, now=1_000_100.0, by="ops"), "version": 1}
+    del document["inventories"]
+    assert all(queued.seconds_saved == () for queued in load(document).queue)
+
+
+def test_addresses_that_differ_only_in_what_is_hidden_stay_different() -> None:
+    named = bare_addresses(["https://h/a?b=1", "https://h/a?b=2", "https://h/a/?b=1", "s3://b/x/", "s3://b/x", "odd"])
+    assert named["https://h/a?b=1"] != named["https://h/a?b=2"]
+    assert named["s3://b/x/"] == named["s3://b/x"] == "s3://b/x"
+    assert named["odd"] == "odd"
+    assert {name.partition("?")[0] for name in named.values()} == {"https://h/a", "https://h/a/", "s3://b/x", "odd"}
+
+
 @pytest.mark.parametrize(
     ("uri", "bare"),
     [
@@ -95,7 +127,7 @@ def test_an_address_keeps_only_where_it_leads(uri: str, bare: str) -> None:
     ("change", "message"),
     [
         ({"format": "x"}, r"f\.json: this is no incident file"),
-        ({"version": 2}, r"f\.json: version 2, but this dsec reads up to 1; upgrade dsec"),
+        ({"version": 3}, r"f\.json: version 3, but this dsec reads up to 2; upgrade dsec"),
         ({"gangs": [{"run_id": 3}]}, r"f\.json: gangs\.0\.run_id: Input should be a valid string"),
         ({"policy": {"version": "9", "values": {"w_agee": 1}}}, r"f\.json: policy: w_agee: 1: .* did you mean w_age"),
         ({"teams": None}, r"f\.json: teams\.: Input should be a valid list"),

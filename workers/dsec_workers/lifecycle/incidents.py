@@ -2,27 +2,29 @@
 
 `capture` writes what a plan depends on and the last decisions as one JSON document; `load` makes it a snapshot and a
 queue again, for `dsec simulate` and `dsec what-if`. Whoever reads the file learns no secret from it: environments keep
-their names and lose their values, addresses of inputs lose credentials and query strings, and what runs said or where
-they keep files is left out.
+their names and lose their values, addresses of inputs and of what nodes hold lose credentials and query strings (two
+that then look alike are numbered), and what runs said or where they keep files is left out.
 
-The format: `{"format": "dsec-incident", "version": 1, "captured_at", "captured_by", "why", "pool", "policy":
-{"version", "values"}, "nodes", "teams", "usage", "gangs", "holdings", "evictions", "shadows", "orders", "decisions"}`.
+The format: `{"format": "dsec-incident", "version": 2, "captured_at", "captured_by", "why", "pool", "policy":
+{"version", "values"}, "nodes", "teams", "usage", "gangs", "holdings", "evictions", "shadows", "orders", "decisions",
+"inventories"}`. Version 1 had no inventories.
 Times are seconds since the epoch; records have the fields of the dataclasses they are named after. A reader refuses a
 version that is newer than its own.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 from pydantic import TypeAdapter, ValidationError
 
-from dsec_blocks.ledger import Decision, Eviction, Holding, Ledger, Wish
+from dsec_blocks.ledger import Decision, Eviction, Holding, Inventory, Ledger, Wish
 from dsec_blocks.model.devices import Node
 from dsec_blocks.model.errors import InvalidRequest
 from dsec_blocks.model.gangs import HOLDING_STATES, Gang, GangState
 from dsec_blocks.model.teams import Team
+from dsec_workers.lifecycle.data_distance import DataDistance, spelling_of
 from dsec_workers.lifecycle.orders import standing
 from dsec_workers.lifecycle.policy_text import policy_from_mapping, values_of
 from dsec_workers.lifecycle.records import queued, snapshot_of
@@ -30,7 +32,7 @@ from dsec_workers.lifecycle.rules import active_policy
 from dsec_workers.scheduling.policy import Policy
 from dsec_workers.scheduling.snapshot import QueuedGang, Snapshot
 
-FORMAT, VERSION = "dsec-incident", 1
+FORMAT, VERSION = "dsec-incident", 2
 LAST_DECISIONS = 1000
 HIDDEN = "***"
 _T = TypeVar("_T")
@@ -49,6 +51,7 @@ class Incident:
     teams: Mapping[str, Team]
     gangs: tuple[Gang, ...]
     decisions: tuple[Decision, ...]
+    data: DataDistance
 
 
 def capture(
@@ -58,6 +61,13 @@ def capture(
     policy = active_policy(ledger, pool)
     half_life, weights = policy.usage_half_life_seconds, policy.model_weights
     gangs = ledger.gangs(pool, {*HOLDING_STATES, GangState.WAITING})
+    nodes = ledger.nodes(pool)
+    mine = {node.name for node in nodes}
+    held = [inventory for name, inventory in ledger.inventories().items() if name in mine]
+    names = bare_addresses(
+        [uri for gang in gangs for uri in gang.request.inputs]
+        + [bundle.address for inventory in held for bundle in inventory.bundles]
+    )
     return {
         "format": FORMAT,
         "version": VERSION,
@@ -66,15 +76,16 @@ def capture(
         "why": why,
         "pool": pool,
         "policy": {"version": policy.version, "values": values_of(policy)},
-        "nodes": _dump(tuple[Node, ...], tuple(ledger.nodes(pool))),
+        "nodes": _dump(tuple[Node, ...], tuple(nodes)),
         "teams": _dump(list[Team], list(ledger.teams(pool).values())),
         "usage": ledger.decayed_usage(pool, now, half_life_seconds=half_life, model_weights=weights),
-        "gangs": _dump(list[Gang], [without_secrets(gang) for gang in gangs]),
+        "gangs": _dump(list[Gang], [without_secrets(gang, names) for gang in gangs]),
         "holdings": _dump(list[Holding], ledger.holders(pool)),
         "evictions": _dump(list[Eviction], ledger.evictions(pool, open_only=False)[-decisions:]),
         "shadows": ledger.shadows(pool),
         "orders": _dump(list[Wish], ledger.wishes(pool)),
         "decisions": _dump(list[Decision], ledger.decisions(pool, limit=decisions)),
+        "inventories": _dump(list[Inventory], [_renamed(inventory, names) for inventory in held]),
     }
 
 
@@ -107,12 +118,18 @@ def load(document: Mapping[str, Any], *, file: str = "incident") -> Incident:
             shadows=document["shadows"],
             orders=standing(_load(list[Wish], document, "orders", file), nodes, now),
         )
+        held = _load(list[Inventory], document, "inventories", file) if version > 1 else []
+        data = DataDistance({inventory.node: inventory for inventory in held}, nodes=nodes, now=now)
         return Incident(
             pool=pool,
             now=now,
             snapshot=snapshot,
             queue=tuple(
-                queued(gang, tuple(sorted(set(preemptors.get(gang.run_id, ())))))
+                queued(
+                    gang,
+                    tuple(sorted(set(preemptors.get(gang.run_id, ())))),
+                    data.seconds_saved(gang.request.inputs),
+                )
                 for gang in gangs
                 if gang.state is GangState.WAITING
             ),
@@ -121,17 +138,18 @@ def load(document: Mapping[str, Any], *, file: str = "incident") -> Incident:
             teams=teams,
             gangs=tuple(gangs),
             decisions=tuple(_load(list[Decision], document, "decisions", file)),
+            data=data,
         )
     except KeyError as error:
         raise InvalidRequest(f"{file}: {error.args[0]!r} is missing; capture the incident again") from None
 
 
-def without_secrets(gang: Gang) -> Gang:
-    """The gang without what its owner may want to keep."""
+def without_secrets(gang: Gang, names: Mapping[str, str]) -> Gang:
+    """The gang without what its owner may want to keep; `names` are what its inputs are called instead."""
     request = replace(
         gang.request,
         env=dict.fromkeys(gang.request.env, HIDDEN),
-        inputs=tuple(bare_address(uri) for uri in gang.request.inputs),
+        inputs=tuple(names[uri] for uri in gang.request.inputs),
     )
     kept = ("kind", "at", "flow_exit", "exit_codes")
     outcome = {key: value for key, value in gang.outcome.items() if key in kept}
@@ -143,6 +161,25 @@ def bare_address(uri: str) -> str:
     parts = urlsplit(uri)
     host = parts.netloc.rpartition("@")[2]
     return urlunsplit((parts.scheme, host, parts.path, "", ""))
+
+
+def bare_addresses(uris: Iterable[str]) -> dict[str, str]:
+    """What each URI is called in the file: bare, and still another than that of another URI."""
+    spelt = {uri: spelling_of(uri) for uri in uris}
+    alike: dict[str, list[str]] = {}
+    for spelling in sorted(set(spelt.values())):
+        alike.setdefault(bare_address(spelling), []).append(spelling)
+    called = {
+        spelling: bare if number == 0 else f"{bare}?{HIDDEN}{number}"
+        for bare, spellings in alike.items()
+        for number, spelling in enumerate(spellings)
+    }
+    return {uri: called[spelling] for uri, spelling in spelt.items()}
+
+
+def _renamed(inventory: Inventory, names: Mapping[str, str]) -> Inventory:
+    bundles = tuple(replace(bundle, address=names[bundle.address]) for bundle in inventory.bundles)
+    return replace(inventory, bundles=bundles)
 
 
 def _dump(kind: type[_T], value: _T) -> Any:

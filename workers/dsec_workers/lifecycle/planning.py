@@ -5,12 +5,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from dsec_blocks.ledger import ACTIVE, SHADOW, PolicyRecord
+from dsec_blocks.ledger import ACTIVE, SHADOW, Inventory, PolicyRecord
 from dsec_blocks.model.devices import Node
 from dsec_blocks.model.errors import InvalidRequest, ReservationConflict
 from dsec_blocks.model.gangs import Gang, GangState
 from dsec_blocks.model.reasons import Reason, ReasonCode
 from dsec_workers.lifecycle import claims, evictions, reasons
+from dsec_workers.lifecycle.data_distance import NOTHING_KNOWN, DataDistance, believed
 from dsec_workers.lifecycle.intake import Intake
 from dsec_workers.lifecycle.orders import Orders
 from dsec_workers.lifecycle.records import queued, snapshot_of
@@ -50,6 +51,9 @@ class Planning:
     refreshed: bool = False
     """Whether the policy in force is known."""
     unreadable: set[int] = field(default_factory=set)
+    data: DataDistance = NOTHING_KNOWN
+    inventories: dict[str, Inventory] = field(default_factory=dict)
+    """As last read, so that only news are read again."""
     overrides: dict[str, int] = field(default_factory=dict)
     """Orders to start one run: run id → the wish that is answered when it has been admitted."""
 
@@ -65,6 +69,7 @@ class Planning:
         evicted_before = any(gang.evictions for gang in waiting)
         preemptors = await term.read(term.ledger.preemptors, term.pool) if evicted_before else {}
         self.overrides = dict(orders.to_admit)
+        await self._look_for_data(term, waiting, now)
         queue, refused = self._queue(term, intake, waiting, preemptors)
         snapshot = await self._snapshot(term, gangs, orders, now)
         planned = term.clock.monotonic()
@@ -93,8 +98,18 @@ class Planning:
             if reason is not None:
                 refused.append(Hold(run_id=gang.run_id, reason=reason))
             elif gang.run_id not in term.astray and not term.errands.running_for(gang.run_id, "cancel"):
-                queue.append(queued(gang, preemptors.get(gang.run_id, ())))
+                saved = self.data.seconds_saved(gang.request.inputs) if gang.request.inputs else ()
+                queue.append(queued(gang, preemptors.get(gang.run_id, ()), saved))
         return queue, refused
+
+    async def _look_for_data(self, term: Term, waiting: Sequence[Gang], now: float) -> None:
+        """Know what the nodes' caches hold, if anybody who waits asks for data."""
+        if not any(gang.request.inputs for gang in waiting):
+            return
+        found = await term.read(term.ledger.inventories, self.inventories)
+        if believed(found, nodes=self.nodes, now=now) != self.data.believed:
+            self.data = DataDistance(found, nodes=self.nodes, now=now)
+        self.inventories = found
 
     async def _snapshot(self, term: Term, gangs: Mapping[str, Gang], orders: Orders, now: float) -> Snapshot:
         leaving = any(gang.state is GangState.EVICTING for gang in gangs.values())
@@ -189,12 +204,15 @@ class Planning:
         term.admitted_at[key_of(admitted)] = now
         if admit.run_id in self.overrides:
             await term.write(term.ledger.fulfil, self.overrides[admit.run_id], "admitted")
-        detail = {
+        detail: dict[str, Any] = {
             "placement": admit.placement.to_json(),
             "victims": [asdict(victim) for victim in admit.victims],
             "optimal": admit.optimal,
             "seconds": spent.until(term.clock.monotonic()),
         }
+        if gang.request.inputs:
+            nodes = [member.node for member in admit.placement.members]
+            detail["data"] = self.data.on(gang.request.inputs, nodes)
         term.decide(
             "plan", "admit", run_id=admit.run_id, why=admit.why, detail=detail, policy_version=plan.policy_version
         )

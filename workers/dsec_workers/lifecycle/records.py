@@ -14,7 +14,9 @@ from dsec_workers.scheduling.decisions import Shadow
 from dsec_workers.scheduling.snapshot import QueuedGang, RunningGang, Snapshot, build_snapshot
 
 
-def queued(gang: Gang, evicted_for: tuple[str, ...] = ()) -> QueuedGang:
+def queued(
+    gang: Gang, evicted_for: tuple[str, ...] = (), seconds_saved: tuple[tuple[str, float], ...] = ()
+) -> QueuedGang:
     """The waiting gang as the planner sees it; `evicted_for` are the gangs it was ever evicted for."""
     return QueuedGang(
         run_id=gang.run_id,
@@ -31,6 +33,7 @@ def queued(gang: Gang, evicted_for: tuple[str, ...] = ()) -> QueuedGang:
         created_by=gang.created_by,
         tags=gang.tags,
         evicted_for=evicted_for,
+        seconds_saved=seconds_saved,
     )
 
 

@@ -79,7 +79,8 @@ class Attempts:
     def _without_devices(self, number: int, kind: GangClass) -> tuple[Admit, Effect] | None:
         trial = self.trial
         shape = Shape.of(kind.request, kind.request.nodes)
-        seats = cpu_seats(trial.fleet.node_schedulable & ~trial.closed, trial.load, shape, trial.free.hosts)
+        able = trial.fleet.node_schedulable & ~trial.closed
+        seats = cpu_seats(able, trial.load, shape, trial.free.hosts, trial.saved(number))
         if seats is None:
             return None
         nothing = [np.empty(0, np.int64)] * kind.request.nodes
@@ -174,7 +175,7 @@ class Attempts:
         else:
             freed = view.free | search.freed(chosen.options)
             hosts = trial.hosts_after(option.slot for option in chosen.options if option.how is How.EVICT)
-            seats = find_seats(trial.fleet, view_of(trial.fleet, freed, hosts), shape)
+            seats = find_seats(trial.fleet, view_of(trial.fleet, freed, hosts), shape, trial.saved(number))
         if chosen is None or seats is None or not search.minimal(chosen.options):
             self._no_victims.add(key)
             return None

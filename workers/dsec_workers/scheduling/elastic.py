@@ -66,7 +66,7 @@ def _one_more(trial: Trial, admit: Admit, number: int, kind: GangClass) -> Admit
     free = trial.free.free & mask
     free[mine] = True
     view = view_of(trial.fleet, free)
-    seats = find_seats(trial.fleet, view, shape)
+    seats = find_seats(trial.fleet, view, shape, trial.saved(number))
     if seats is None:
         return None
     devices = pick_devices(trial.fleet, free, seats, shape)
@@ -130,7 +130,8 @@ def _largest(trial: Trial, gang: RunningGang, free: Bools) -> tuple[Ints, Placem
         mask &= np.isin(domains, domains[mine]) & (domains >= 0)
     elif request.topology in LEVELS or request.topology is Topology.SPREAD:
         level = fleet.named_levels[LEVELS.get(request.topology, "rack")][fleet.device_node]
-        mask &= np.isin(level, level[mine]) ^ (request.topology is Topology.SPREAD)
+        # Nodes of which nobody said where they are have −1 in common, and nothing else.
+        mask &= (np.isin(level, level[mine]) ^ (request.topology is Topology.SPREAD)) & (level >= 0)
     view = view_of(fleet, mask)
     room = min(
         trial.quota.ceiling(team, request) - int(trial.quota.used[team]), trial.quota.user_room(team, gang.created_by)

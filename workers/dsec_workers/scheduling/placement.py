@@ -149,9 +149,12 @@ def placement_of(fleet: Fleet, seats: Seats, devices: list[Ints]) -> Placement:
     )
 
 
-def cpu_seats(open_nodes: Bools, load: Ints, shape: Shape, hosts: Hosts | None = None) -> Seats | None:
+def cpu_seats(
+    open_nodes: Bools, load: Ints, shape: Shape, hosts: Hosts | None = None, saved: Floats | None = None
+) -> Seats | None:
     """Nodes for a gang without devices: those with the fewest members, again and again; None if no node is open.
 
+    Of nodes with equally many, those first whose cache saves most.
     A gang that asks for processors or memory gets no more members on a node than it has room for.
     """
     times = np.where(open_nodes, shape.members, 0)
@@ -160,7 +163,8 @@ def cpu_seats(open_nodes: Bools, load: Ints, shape: Shape, hosts: Hosts | None =
     candidates = np.flatnonzero(times)
     if times.sum() < shape.members:
         return None
-    order = candidates[np.lexsort((candidates, load[candidates]))]
+    keys: list[Ints | Floats] = [candidates, *([] if saved is None else [-saved[candidates]]), load[candidates]]
+    order = candidates[np.lexsort(keys)]
     rounds = [order[times[order] > turn] for turn in range(-(-shape.members // max(1, len(order))))]
     while sum(map(len, rounds)) < shape.members:
         rounds.append(order[times[order] > len(rounds)])

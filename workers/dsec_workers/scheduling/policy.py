@@ -50,7 +50,8 @@ class Policy:
     scarcity: float = 0.3
     """Room for a shape counts double when that part of all cards is all the room there is for it."""
     cache_seconds_per_card: float = 600.0
-    """Seconds of fetching saved that outweigh one card which those likely to come can no longer use."""
+    """Seconds of fetching saved that outweigh one card which those likely to come can no longer use. It decides only
+    between nodes of the domain that is chosen anyway; a very large number makes placement blind to data."""
 
     checkpoint_seconds: float = 10.0
     """Notice to devices free, for a gang that has not been measured."""
@@ -117,7 +118,7 @@ class Policy:
         for name in (
             "max_age_seconds", "default_runtime_seconds", "priority_scale", "search_budget", "usage_half_life_seconds",
             "keep_ended_seconds", "keep_decisions_seconds", "cycle_search_budget", "eviction_window_seconds",
-            "growth_worth", "idle_horizon_seconds", "lift_factor",
+            "growth_worth", "idle_horizon_seconds", "lift_factor", "cache_seconds_per_card",
         ):  # fmt: skip
             value = getattr(self, name)
             if not 0 < value < float("inf"):

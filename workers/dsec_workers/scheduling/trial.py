@@ -62,6 +62,7 @@ class Trial:
         """Gangs whose search for victims ended with its budget."""
         self.fits: dict[object, bool] = {}
         """Answers that hold until the next admission; so do those below."""
+        self._saved: dict[tuple[tuple[str, float], ...], Floats] = {}
         self._avoided: dict[object, tuple[int, ...]] = {}
         self.candidates: dict[object, Bools] = {}
         self.reach: dict[object, View] = {}
@@ -93,10 +94,12 @@ class Trial:
         pairs = self.queue[number].seconds_saved
         if not pairs:
             return None
-        saved = np.zeros(len(self.fleet.nodes))
-        for name, seconds in pairs:
-            if name in self.fleet.node_number:
-                saved[self.fleet.node_number[name]] = seconds / self.policy.cache_seconds_per_card
+        saved = self._saved.get(pairs)
+        if saved is None:
+            saved = self._saved[pairs] = np.zeros(len(self.fleet.nodes))
+            for name, seconds in pairs:
+                if name in self.fleet.node_number:
+                    saved[self.fleet.node_number[name]] = seconds / self.policy.cache_seconds_per_card
         return saved
 
     def quota_allows(self, kind: GangClass, devices: int) -> bool:
