@@ -4,6 +4,7 @@ pytest_plugins = [
     "tests.fixtures.kubernetes",
     "tests.fixtures.postgres",
     "tests.fixtures.prefect",
+    "tests.fixtures.process_nodes",
     "tests.fixtures.s3",
     "tests.fixtures.turns",
 ]
