@@ -132,6 +132,7 @@ class Lines:
         self._unsent = bytearray()
         self._finishing = False
         self.is_open = True
+        self.is_detached = False
         loop.watch(connection.fileno(), self._ready)
 
     def send(self, message: dict[str, Any]) -> None:
@@ -147,6 +148,13 @@ class Lines:
             self._loop.unwatch(self._connection.fileno())
             self._connection.close()
             self._on_close(self)
+
+    def detach(self) -> socket.socket:
+        """Give the connection to somebody else; what it has received and not told yet is lost."""
+        self.is_open = False
+        self.is_detached = True
+        self._loop.unwatch(self._connection.fileno())
+        return self._connection
 
     @property
     def has_unsent(self) -> bool:

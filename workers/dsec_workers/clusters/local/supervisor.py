@@ -108,9 +108,10 @@ class Supervisor:
 
     def _start_timed_out(self) -> None:
         missing = ", ".join(map(str, self._members.unready))
-        self._fail_start(f"member {missing} did not get its devices within {self.order.start_timeout_seconds:g} s")
+        self.fail_start(f"member {missing} did not get its devices within {self.order.start_timeout_seconds:g} s")
 
-    def _fail_start(self, why: str) -> None:
+    def fail_start(self, why: str) -> None:
+        """The gang cannot start; what there is of it is stopped. Nothing once it has started."""
         if not self.is_open and not self.is_ending:
             self._start_failure = why
             self.end(grace_seconds=KILL_AFTER_SECONDS)
@@ -141,7 +142,7 @@ class Supervisor:
             case "denied":
                 member.is_denied = True
                 node = self.order.placement.members[index].node
-                self._fail_start(f"device {message['device']} on node {node} is held by another process")
+                self.fail_start(f"device {message['device']} on node {node} is held by another process")
             case "rank_started":
                 pid = None if index in self._elsewhere else message["pid"]
                 self.runs.rank_started(message["rank"], pid, is_ending=self.is_ending)
@@ -219,7 +220,7 @@ class Supervisor:
     def _child_ended(self, pid: int, status: int) -> None:
         if pid == self._flow.pid:
             self._flow.exit = status
-            self._fail_start(f"the flow's process ended with exit {status} before the start barrier; see flow.log")
+            self.fail_start(f"the flow's process ended with exit {status} before the start barrier; see flow.log")
         elif not self.uploader.ended(pid, status):
             index = self._members.ended(pid, status)
             if index is not None:
