@@ -113,7 +113,7 @@ async def test_a_node_can_be_told_to_refuse_the_next_pod(process_nodes: ProcessN
     [
         ({"nodeSelector": {"kubernetes.io/hostname": "another"}}, "NodeAffinity"),
         ({"container": {"resources": {"requests": {"cpu": "65"}}}}, "OutOfcpu"),
-        ({"container": {"resources": {"limits": {"amd.com/gpu": "1"}}}}, "OutOfamd.com/gpu"),
+        ({"container": {"resources": {"limits": {"nvidia.com/gpu": "9"}}}}, "OutOfnvidia.com/gpu"),
     ],
 )
 async def test_a_pod_that_does_not_fit_is_refused(

@@ -1,6 +1,7 @@
 """Whether a kubelet takes a pod that was bound to it: nobody else looks again, so it may have been bound wrongly.
 
-Reasons and messages are those of Kubernetes (pkg/kubelet/lifecycle/predicate.go).
+Rules, reasons and messages are those of Kubernetes 1.36 (pkg/kubelet/lifecycle/predicate.go): of taints only NoExecute
+counts, and an extended resource that the node has never heard of is not its business.
 """
 
 from collections.abc import Iterable, Mapping
@@ -23,11 +24,7 @@ class Refusal:
 def refusal(pod: Mapping[str, Any], node: Mapping[str, Any], others: Iterable[Mapping[str, Any]]) -> Refusal | None:
     """Why `node` does not take `pod` beside `others`; None when it does. Devices are looked at by `devices`."""
     if not _matches(pod["spec"], node):
-        return Refusal(
-            reason="NodeAffinity",
-            message="Pod was rejected: Predicate NodeAffinity failed: "
-            "node(s) didn't match Pod's node affinity/selector",
-        )
+        return _failed("NodeAffinity", "node(s) didn't match Pod's node affinity/selector")
     others = list(others)
     allocatable = node["status"]["allocatable"]
     asked = pod_requests(pod) | {"pods": Decimal(1)}
@@ -36,19 +33,35 @@ def refusal(pod: Mapping[str, Any], node: Mapping[str, Any], others: Iterable[Ma
         taken = Decimal(len(others)) if name == "pods" else taken
         capacity = quantity(allocatable[name])
         if asked.get(name) and taken + asked[name] > capacity:
-            return Refusal(
-                reason=f"OutOf{name}",
-                message=f"Pod was rejected: Node didn't have enough resource: {name}, "
-                f"requested: {asked[name]}, used: {taken}, capacity: {capacity}",
+            unit = 1000 if name == "cpu" else 1
+            return out_of(
+                name, requested=int(asked[name] * unit), used=int(taken * unit), capacity=int(capacity * unit)
             )
-    for name in asked:
-        if "/" in name and name not in allocatable:
-            return Refusal(
-                reason=f"OutOf{name}",
-                message=f"Pod was rejected: Node didn't have enough resource: {name}, "
-                f"requested: {asked[name]}, used: 0, capacity: 0",
-            )
+    tolerations = pod["spec"].get("tolerations") or ()
+    for taint in node["spec"].get("taints") or ():
+        if taint["effect"] == "NoExecute" and not any(_tolerates(t, taint) for t in tolerations):
+            return _failed("TaintToleration", "node(s) had untolerated taint(s)")
     return None
+
+
+def out_of(resource: str, *, requested: int, used: int, capacity: int) -> Refusal:
+    """The refusal of a pod for which the node has not enough of a resource."""
+    numbers = f"requested: {requested}, used: {used}, capacity: {capacity}"
+    message = f"Pod was rejected: Node didn't have enough resource: {resource}, {numbers}"
+    return Refusal(reason=f"OutOf{resource}", message=message)
+
+
+def _failed(predicate: str, why: str) -> Refusal:
+    return Refusal(reason=predicate, message=f"Pod was rejected: Predicate {predicate} failed: {why}")
+
+
+def _tolerates(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
+    if toleration.get("effect") not in (None, "", taint["effect"]):
+        return False
+    if not toleration.get("key"):
+        return toleration.get("operator") == "Exists"
+    is_equal = (toleration.get("value") or "") == (taint.get("value") or "")
+    return bool(toleration["key"] == taint["key"] and (toleration.get("operator") == "Exists" or is_equal))
 
 
 def _matches(spec: Mapping[str, Any], node: Mapping[str, Any]) -> bool:

@@ -180,7 +180,8 @@ class Container:
     @property
     def _termination_log(self) -> Path:
         path: str = self.spec.get("terminationMessagePath") or "/dev/termination-log"
-        return self.root / path.lstrip("/")
+        root: Path = self.root
+        return root / path.lstrip("/")
 
     def _last_words(self, status: int) -> str:
         try:

@@ -6,14 +6,11 @@ from typing import Any
 
 
 class OutOfDevices(Exception):
-    """Fewer devices are free than a pod asks for; carries what a kubelet says about it."""
+    """Fewer devices are free than a pod asks for."""
 
     def __init__(self, resource: str, *, requested: int, used: int, capacity: int) -> None:
-        super().__init__(
-            f"Pod was rejected: Node didn't have enough resource: {resource}, requested: {requested}, "
-            f"used: {used}, capacity: {capacity}"
-        )
-        self.resource = resource
+        super().__init__(f"{resource}: requested {requested}, used {used} of {capacity}")
+        self.resource, self.requested, self.used, self.capacity = resource, requested, used, capacity
 
 
 @dataclass(slots=True)

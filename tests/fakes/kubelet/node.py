@@ -13,7 +13,7 @@ from dsec_blocks.model.errors import ClusterError
 from dsec_workers.clusters.kubernetes.api import Api, Object
 from dsec_workers.clusters.kubernetes.mirror import Mirror
 from tests.fakes.kubelet import node_object
-from tests.fakes.kubelet.admission import Refusal, refusal
+from tests.fakes.kubelet.admission import Refusal, out_of, refusal
 from tests.fakes.kubelet.container import Container
 from tests.fakes.kubelet.devices import Devices, OutOfDevices
 from tests.fakes.kubelet.faults import Faults
@@ -61,7 +61,9 @@ class ProcessNode:
         )["allocatable"]
         self._group = group
         self._lives: dict[str, anyio.CancelScope] = {}
-        self._mirror: Mirror | None = None
+        self._mirrors: list[Mirror] = []
+        """Of the node's own object and of its pods, while it is heard."""
+        self._own_object: Object = {}
         for made in (self.folder, self.locks):
             made.mkdir(parents=True, exist_ok=True)
 
@@ -94,21 +96,19 @@ class ProcessNode:
         await self.faults.heard.wait()
 
     async def _listen(self) -> None:
-        async def begin() -> None:
-            mirror = Mirror(self.api, "/api/v1/pods", fields=f"spec.nodeName={self.spec.name}", on_change=self._hear)
-            await mirror.start()
-            self._mirror = mirror
-
-        await self._patiently(begin)
-        assert self._mirror is not None
-        present = {item["metadata"]["uid"] for item in self._mirror.objects.values()}
+        name = self.spec.name
+        itself = Mirror(self.api, "/api/v1/nodes", fields=f"metadata.name={name}", on_change=self._hear_of_itself)
+        pods = Mirror(self.api, "/api/v1/pods", fields=f"spec.nodeName={name}", on_change=self._hear)
+        for mirror in (itself, pods):
+            await self._patiently(mirror.start)
+            self._mirrors.append(mirror)
+        present = {item["metadata"]["uid"] for item in pods.objects.values()}
         for uid in [uid for uid in self.pods if uid not in present]:
             self._forget(uid)
 
     async def _deafen(self) -> None:
-        if self._mirror is not None:
-            mirror, self._mirror = self._mirror, None
-            await mirror.stop()
+        while self._mirrors:
+            await self._mirrors.pop().stop()
 
     async def _patiently(self, step: Callable[[], Awaitable[Result]]) -> Result:
         while True:
@@ -118,6 +118,9 @@ class ProcessNode:
                 await anyio.sleep(RETRY_SECONDS)
 
     # --- pods ---------------------------------------------------------------------------------------------------
+
+    def _hear_of_itself(self, _before: Object | None, after: Object | None) -> None:
+        self._own_object = after or self._own_object
 
     def _hear(self, before: Object | None, after: Object | None) -> None:
         if before is not None and (after is None or after["metadata"]["uid"] != before["metadata"]["uid"]):
@@ -153,17 +156,13 @@ class ProcessNode:
     def _refusal(self, manifest: Object) -> Refusal | None:
         if self.faults.refusals:
             return self.faults.refusals.popleft()
-        node = {
-            "metadata": {"name": self.spec.name, "labels": node_object.registration(self.spec)["metadata"]["labels"]},
-            "status": {"allocatable": self.allocatable},
-        }
-        found = refusal(manifest, node, [pod.manifest for pod in self.pods.values() if not pod.is_over])
+        found = refusal(manifest, self._own_object, [pod.manifest for pod in self.pods.values() if not pod.is_over])
         if found is not None:
             return found
         try:
             self.devices.allocate(manifest)
         except OutOfDevices as error:
-            return Refusal(reason=f"OutOf{error.resource}", message=str(error))
+            return out_of(error.resource, requested=error.requested, used=error.used, capacity=error.capacity)
         return None
 
     async def before_start(self, containers: Iterable[Container]) -> None:
@@ -224,7 +223,7 @@ class ProcessNode:
         self.faults.is_up = self.faults.is_well = True
         self.faults.heard.set()
         await self._patiently(self.heartbeats.register)
-        if self._mirror is None:
+        if not self._mirrors:
             await self._listen()
 
     async def _kill_pods(self) -> None:

@@ -207,7 +207,7 @@ class Pod:
                 "startTime": self._started_at,
             }
         states = [container.state for container in self.containers]
-        found = phase(states, restart_policy=self.restart_policy, is_over=self.is_over)
+        found = phase(states, is_over=self.is_over)
         told = {"reason": self._refusal.reason, "message": self._refusal.message} if self._refusal else {}
         return {
             "phase": "Failed" if self.is_over and self._refusal else found,

@@ -56,7 +56,7 @@ class ContainerState:
         }
 
 
-def phase(states: Sequence[ContainerState], *, restart_policy: str, is_over: bool) -> str:
+def phase(states: Sequence[ContainerState], *, is_over: bool) -> str:
     """The pod's phase. `is_over`: nothing of it will run any more."""
     apps = [state for state in states if state.kind == "app"]
     if is_over:
