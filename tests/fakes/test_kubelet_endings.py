@@ -13,6 +13,8 @@ import pytest
 import pytest_asyncio
 
 from dsec_blocks.gateways import processes
+from dsec_blocks.gateways.clock import SystemClock
+from dsec_deployments.control_plane import plane
 from dsec_deployments.control_plane.plane import ControlPlane
 from dsec_workers.clusters.kubernetes.api import Api, Object
 from tests.fakes.kubelet.process_nodes import ProcessNodes
@@ -193,6 +195,28 @@ async def test_pods_die_with_their_node_and_its_boot_says_so(process_nodes: Proc
     assert ended(await pods.phase("p", "Failed"))["reason"] == "ContainerStatusUnknown"
     await pods.create(shell("q", "true", node="n1", gpus=1))
     await pods.phase("q", "Succeeded")
+
+
+@pytest.mark.long
+async def test_what_happens_while_the_api_server_is_away_is_told_when_it_is_back(
+    process_nodes: ProcessNodes, kubernetes_home: Path, pods: Pods, tmp_path: Path
+) -> None:
+    process_nodes.add("n1", host_paths=[str(tmp_path)])
+    script = f"while ! test -e {tmp_path}/go; do sleep 0.05; done; touch {tmp_path}/went; exit 3"
+    await pods.create(shell("p", script, node="n1"), shell("q", FOREVER, node="n1"))
+    await pods.phase("p", "Running")
+    uid = (await pods.phase("q", "Running"))["metadata"]["uid"]
+    clock = SystemClock()
+    plane.stop_part(kubernetes_home, "kube-apiserver", clock=clock)
+    try:
+        (tmp_path / "go").touch()
+        await until((tmp_path / "went").exists, "p has gone on")
+    finally:
+        plane.start(kubernetes_home, clock=clock)
+    assert ended(await pods.phase("p", "Failed"))["exitCode"] == 3
+    assert process_nodes.pod(uid).pids["main"] is not None
+    await pods.delete("q")
+    await pods.gone("q")
 
 
 @pytest.mark.parametrize("half", ["runtime", "kubelet"])
