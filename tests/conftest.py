@@ -1,6 +1,7 @@
 """Fixtures shared by all tests, one module a server, and how the tests are spread over processes."""
 
 pytest_plugins = [
+    "tests.fixtures.forking",
     "tests.fixtures.kubernetes",
     "tests.fixtures.postgres",
     "tests.fixtures.prefect",

@@ -9,7 +9,7 @@ import pytest
 
 from tests.crash.cases import Case
 from tests.crash.play import Outcome, Stage
-from tests.crash.world import Zygote
+from tests.fixtures.forking import Zygote
 from tests.fixtures.prefect import PrefectServer
 
 JOBS = int(os.environ.get("DSEC_CRASH_JOBS") or 3)
@@ -17,13 +17,8 @@ JOBS = int(os.environ.get("DSEC_CRASH_JOBS") or 3)
 
 
 @pytest.fixture(scope="session")
-def stage(prefect_server: PrefectServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    zygote = None if os.environ.get("DSEC_CRASH_REAL") else Zygote()
-    try:
-        yield Stage(server=prefect_server, zygote=zygote, root=Path(tmp_path_factory.mktemp("crash")))
-    finally:
-        if zygote is not None:
-            zygote.close()
+def stage(prefect_server: PrefectServer, zygote: Zygote | None, tmp_path_factory: pytest.TempPathFactory) -> Stage:
+    return Stage(server=prefect_server, zygote=zygote, root=Path(tmp_path_factory.mktemp("crash")))
 
 
 class Ahead:

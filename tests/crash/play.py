@@ -9,7 +9,8 @@ from tempfile import mkdtemp
 from tests.crash import invariants
 from tests.crash.cases import Case
 from tests.crash.stories import ASIDE, FORK_SERVER, STORIES
-from tests.crash.world import Strike, World, Zygote
+from tests.crash.world import Strike, World
+from tests.fixtures.forking import Zygote
 from tests.fixtures.prefect import PrefectServer
 
 EITHER_WAY = ("FAILED", "CRASHED")

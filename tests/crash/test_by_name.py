@@ -20,8 +20,8 @@ from tests.crash import invariants
 from tests.crash.play import Stage
 from tests.crash.sightings import processes_of, resume
 from tests.crash.world import Strike, World
-from tests.crash.zygote import CLOCK_SHIFT
 from tests.fixtures.clock import ManualClock
+from tests.fixtures.zygote import CLOCK_SHIFT
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 DAY = 86_400.0

@@ -6,10 +6,8 @@ It arms a fault, restarts workers that die, and lets a stopped process sleep unt
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -47,59 +45,12 @@ class Strike:
         return f"{self.point}:{self.mode}" + (f":{self.visit}" if self.visit else "")
 
 
-class Zygote:
-    """The process that forks workers (see `tests.crash.zygote`)."""
-
-    def __init__(self) -> None:
-        self._directory = tempfile.TemporaryDirectory(prefix="dsec-zygote-")
-        self._socket = f"{self._directory.name}/s"
-        environment = {k: v for k, v in os.environ.items() if not k.startswith(("DSEC_", "PREFECT_"))}
-        environment["PREFECT_HOME"] = self._directory.name
-        self._log = open(f"{self._directory.name}/log", "wb")  # noqa: SIM115
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.crash.zygote", self._socket],
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=self._log,
-            stderr=subprocess.STDOUT,
-            cwd=Path(__file__).parent.parent.parent,
-        )
-
-    def fork(self, kind: str, *, env: dict[str, str], log: Path, argument: str) -> ProcessId:
-        request = {"kind": kind, "env": env, "log": str(log), "argument": argument}
-        return processes.identify(self._ask(request)["pid"])
-
-    def close(self) -> None:
-        with suppress(OSError):
-            self._ask({"kind": "exit"})
-        self.process.kill()
-        self.process.wait()
-        self._log.close()
-        self._directory.cleanup()
-
-    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        deadline = time.monotonic() + 60
-        while True:
-            try:
-                with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-                    connection.connect(self._socket)
-                    connection.sendall(json.dumps(request).encode() + b"\n")
-                    answer: dict[str, Any] = json.loads(connection.makefile("r").readline() or "{}")
-                    return answer
-            except (FileNotFoundError, ConnectionRefusedError):
-                if time.monotonic() > deadline or self.process.poll() is not None:
-                    said = Path(f"{self._directory.name}/log").read_text()
-                    raise RuntimeError(f"the zygote did not come up: {said[-2000:]}") from None
-                time.sleep(0.05)
-
-
 @dataclass
 class World(Site):
     """A site that is meant to be struck."""
 
     nodes: int = 2
     gpus: int = 2
-    zygote: Zygote | None = None
     strike: Strike | None = None
     fork_server: str = "fork-server"
     """What kind of fork-server is there before the worker: empty for none, so that the worker starts one."""
@@ -208,11 +159,8 @@ class World(Site):
             self.workers.append(process)
             found = processes.identify(process.pid)
         else:
-            if self.fork_server and not socket_path(self.home, "fork-server").exists():
-                self.zygote.fork(self.fork_server, env=env, log=self.home / "fork-server.log", argument=str(self.home))
-                deadline = time.monotonic() + 5
-                while not socket_path(self.home, "fork-server").exists() and time.monotonic() < deadline:
-                    time.sleep(0.02)
+            if self.fork_server:
+                self.zygote.fork_a_fork_server(self.home, env, kind=self.fork_server)
             found = self.zygote.fork("worker", env=env, log=log, argument=self.pool)
         self.living.append(found)
         self.tell(f"worker {self.started - 1} starts (pid {found.pid})")

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 from uuid import uuid4
 
 import httpx
@@ -19,11 +19,13 @@ from dsec_blocks.ledger import Fence, Ledger
 from dsec_blocks.model.gangs import Gang, GangState
 from dsec_blocks.model.teams import Team
 from dsec_workers.form import default_template
+from tests.fixtures.forking import Forked, Zygote
 from tests.fixtures.prefect import PrefectServer
 
 FLOWS = Path(__file__).parent
 PATIENCE = float(os.environ.get("DSEC_TEST_PATIENCE") or 1.0)
 """How many times longer than usual things may take before a wait gives up: for a machine that does much else."""
+WorkerProcess: TypeAlias = "subprocess.Popen[bytes] | Forked"
 TERMINAL = {"COMPLETED", "FAILED", "CRASHED", "CANCELLED"}
 
 
@@ -51,7 +53,9 @@ class Site:
     environment: dict[str, str] = field(default_factory=dict)
     api_url: str = ""
     pool: str = field(default_factory=lambda: f"pool-{uuid4().hex[:8]}")
-    workers: list["subprocess.Popen[bytes]"] = field(default_factory=list)
+    zygote: Zygote | None = None
+    """Forks the workers; without it they are started by their command line."""
+    workers: list[WorkerProcess] = field(default_factory=list)
     _deployments: dict[tuple[str, str], str] = field(default_factory=dict)
     _ledger: Ledger | None = None
 
@@ -84,7 +88,7 @@ class Site:
         fence = Fence(self.pool, lease.holder, lease.token)
         self.ledger.committed(fence, run_id, gang.attempt, at=time.time(), step=1, seconds=0.1)
 
-    def start_worker(self, **environment: str) -> "subprocess.Popen[bytes]":
+    def start_worker(self, **environment: str) -> WorkerProcess:
         settings = {
             "DSEC_HOME": str(self.home),
             "DSEC_LEDGER_URL": self.ledger_url,
@@ -96,16 +100,21 @@ class Site:
             "PREFECT_WORKER_HEARTBEAT_SECONDS": "5",
         }
         kept = {k: v for k, v in os.environ.items() if not k.startswith("DSEC_")}
-        log = (self.home / f"worker-{len(self.workers)}.log").open("wb")
-        process = subprocess.Popen(
-            [sys.executable, "-m", "prefect", "worker", "start", "-p", self.pool, "--type", "dsec-gang"],
-            env={**kept, **self.server.environment, **settings, **self.environment, **environment},
-            stdout=log,
-            stderr=subprocess.STDOUT,
-        )
-        log.close()
+        env = {**kept, **self.server.environment, **settings, **self.environment, **environment}
+        log = self.home / f"worker-{len(self.workers)}.log"
+        process = self._fork_worker(env, log) if self.zygote else self._command_worker(env, log)
         self.workers.append(process)
         return process
+
+    def _fork_worker(self, env: dict[str, str], log: Path) -> Forked:
+        assert self.zygote is not None
+        self.zygote.fork_a_fork_server(self.home, env)
+        return Forked(self.zygote.fork("worker", env=env, log=log, argument=self.pool))
+
+    def _command_worker(self, env: dict[str, str], log: Path) -> "subprocess.Popen[bytes]":
+        command = [sys.executable, "-m", "prefect", "worker", "start", "-p", self.pool, "--type", "dsec-gang"]
+        with log.open("wb") as out:
+            return subprocess.Popen(command, env=env, stdout=out, stderr=subprocess.STDOUT)
 
     def worker_log(self, number: int = -1) -> str:
         number = number % len(self.workers)
@@ -217,7 +226,7 @@ class Site:
         )
         return gang
 
-    def stop_worker(self, process: "subprocess.Popen[bytes]", number: int = signal.SIGTERM) -> float:
+    def stop_worker(self, process: WorkerProcess, number: int = signal.SIGTERM) -> float:
         """Signal the worker; how long it took to exit."""
         began = time.monotonic()
         process.send_signal(number)
@@ -228,7 +237,7 @@ class Site:
         for process in self.workers:
             if process.poll() is None:
                 process.kill()
-                process.wait()
+                process.wait(timeout=60)
         self._shutdown_cluster()
         if self._ledger is not None:
             self._ledger.close()

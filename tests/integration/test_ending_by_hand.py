@@ -4,7 +4,6 @@ The server lets Pending replace Completed and Failed, so whoever claims has to f
 """
 
 import signal
-import subprocess
 import threading
 import time
 from pathlib import Path
@@ -12,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dsec_blocks.model.gangs import GangState
-from tests.integration.site import Site
+from tests.integration.site import Site, WorkerProcess
 
 pytestmark = pytest.mark.slow
 
@@ -77,7 +76,7 @@ def test_runs_that_are_completed_at_any_moment_of_their_start_stay_completed(sit
     assert site.ledger.check(site.pool) == []
 
 
-def _while_stopped(site: Site, worker: "subprocess.Popen[bytes]", act: object) -> None:
+def _while_stopped(site: Site, worker: WorkerProcess, act: object) -> None:
     site.wait("the worker to stop at the point", lambda: _is_stopped(worker.pid), 60)
     act()  # type: ignore[operator]
     worker.send_signal(signal.SIGCONT)

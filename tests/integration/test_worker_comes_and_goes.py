@@ -13,6 +13,12 @@ from tests.integration.site import Site
 pytestmark = pytest.mark.slow
 
 
+@pytest.fixture(autouse=True)
+def real_command_lines(site: Site) -> None:
+    """How a worker comes and goes is what these are about."""
+    site.zygote = None
+
+
 def test_after_kill_9_the_successor_adopts_what_runs_and_starts_what_waits_18257(site: Site) -> None:
     """Issue 18257: the worker is killed; the run is Running and nothing resumes."""
     notes = site.home / "notes"
