@@ -49,6 +49,8 @@ class Nodes(Transactions):
                 topology=tuple(row.topology),
                 labels=row.labels,
                 schedulable=row.schedulable,
+                cpus=row.cpus,
+                memory_bytes=row.memory_bytes,
             )
             for row in rows
         )
@@ -84,6 +86,8 @@ def _node_row(pool: str, node: Node) -> dict[str, Any]:
         "topology": list(node.topology),
         "labels": dict(node.labels),
         "schedulable": node.schedulable,
+        "cpus": node.cpus,
+        "memory_bytes": node.memory_bytes,
     }
 
 

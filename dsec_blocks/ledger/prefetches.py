@@ -5,9 +5,10 @@ crash parts them. The node's agent reads its orders, fetches, and says how far i
 whose inputs are not there fetches them itself. Only the newest attempt of a run has orders.
 """
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
+from types import MappingProxyType
 
 import sqlalchemy as sa
 
@@ -50,6 +51,8 @@ class Prefetch:
     """Bytes of the inputs that are on the node, those that were there before included."""
     bytes_total: int = 0
     error: str | None = None
+    figures: dict[str, float] = field(default_factory=dict)
+    """Seconds of its stages as the node measured them: `fetch`, `verify`."""
 
     @property
     def is_open(self) -> bool:
@@ -80,14 +83,16 @@ class Prefetches(Transactions):
         state: PrefetchState,
         at: float,
         error: str | None = None,
+        figures: Mapping[str, float] = MappingProxyType({}),
     ) -> bool:
-        """How far `node` is. False: nobody wants it any more (or it has ended before), so stop."""
+        """How far `node` is, and what it has measured. False: nobody wants it any more, or it ended before; so stop."""
         mine = (_rows.c.node == node, _rows.c.run_id == run_id, _rows.c.attempt == attempt)
         values = {
             "state": state,
             "bytes_done": bytes_done,
             "bytes_total": bytes_total,
             "error": error,
+            "figures": dict(figures),
             "updated_at": at,
             "began_at": sa.func.coalesce(_rows.c.began_at, at),
             "ended_at": None if state in OPEN_STATES else at,
@@ -101,7 +106,12 @@ class Prefetches(Transactions):
         with self.reading() as connection:
             return [
                 Prefetch(
-                    **{**row, "addresses": tuple(row["addresses"]), "state": PrefetchState(row["state"])},
+                    **{
+                        **row,
+                        "addresses": tuple(row["addresses"]),
+                        "state": PrefetchState(row["state"]),
+                        "figures": row["figures"] or {},
+                    }
                 )
                 for row in connection.execute(query).mappings()
             ]

@@ -6,7 +6,7 @@ epoch. Nested values are JSON. There is nothing here that SQLite and PostgreSQL 
 
 import sqlalchemy as sa
 
-REVISIONS = ("0001", "0002", "0003", "0004", "0005")
+REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006")
 """Every schema revision, oldest first. A database at any other one was written by a newer DSec."""
 HEAD = REVISIONS[-1]
 VERSION_TABLE = "dsec_schema"
@@ -38,6 +38,8 @@ nodes = sa.Table(
     sa.Column("topology", _Json, nullable=False),
     sa.Column("labels", _Json, nullable=False),
     sa.Column("schedulable", sa.Boolean, nullable=False),
+    sa.Column("cpus", sa.Float),
+    sa.Column("memory_bytes", sa.BigInteger),
 )
 
 devices = sa.Table(
@@ -245,5 +247,6 @@ prefetches = sa.Table(
     sa.Column("bytes_done", sa.BigInteger, nullable=False),
     sa.Column("bytes_total", sa.BigInteger, nullable=False),
     sa.Column("error", sa.Text),
+    sa.Column("figures", _Json),
     sa.Index("prefetches_by_node", "node", "state"),
 )

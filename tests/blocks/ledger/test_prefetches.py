@@ -131,3 +131,10 @@ def test_a_report_whose_answer_fails_is_simply_repeated(
     ledger.report_inventory("n1", at=12.0, bandwidth_bytes_per_s=None, bundles=[])
     assert [order.began_at for order in ledger.prefetches_of("a")] == [11.0 if mode == "lost" else 12.0]
     assert set(ledger.inventories()) == {"n1"}
+
+
+def test_what_a_node_measured_is_kept(ledger: Ledger, fence: Fence) -> None:
+    _admit(ledger, fence, "a", "n1/0")
+    assert ledger.prefetches_of("a")[0].figures == {}
+    assert _progress(ledger, PrefetchState.DONE, at=11.0, figures={"fetch": 2.5, "verify": 0.5})
+    assert ledger.prefetches_of("a")[0].figures == {"fetch": 2.5, "verify": 0.5}

@@ -14,7 +14,11 @@ from tests.fixtures.clock import ManualClock
 DEVICE = Device(uuid="GPU-1", node="n1", index=0, model="H100", memory_bytes=80 << 30, nvlink_domain="d", numa_node=1)
 NODES = (
     Node(
-        name="n1", devices=(DEVICE, replace(DEVICE, uuid="GPU-2", index=1, health=Health.FROZEN)), topology=("z", "r")
+        name="n1",
+        devices=(DEVICE, replace(DEVICE, uuid="GPU-2", index=1, health=Health.FROZEN)),
+        topology=("z", "r"),
+        cpus=63.5,
+        memory_bytes=1 << 40,
     ),
     Node(name="n2", labels={"zone": "a"}, schedulable=False),
 )
