@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any
 from dsec_deployments.cli.options import Json, Pool, Run
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dsec_blocks.ledger import Decision
+    from dsec_blocks.model.gangs import Gang
     from dsec_deployments.cli.session import Session
+
+MOST_NODES = 5
+"""Nodes whose data is told; the others are counted."""
 
 
 def explain(run: Run, pool: Pool = None, json: Json = False) -> None:
@@ -31,6 +38,7 @@ def story(s: Session, text: str) -> dict[str, Any]:
     """Everything that Prefect and the ledger know of a run."""
     from dsec_deployments.cli.queue import waiting
     from dsec_deployments.runs import find_run
+    from dsec_workers.lifecycle.start_split import start_split
 
     found = find_run(s.prefect, text, pool=s.pool)
     gang = s.ledger.gang(found["id"])
@@ -76,8 +84,41 @@ def story(s: Session, text: str) -> dict[str, Any]:
             for d in sorted(decisions, key=lambda decision: decision.at)
         ],
         "evictions": evictions,
+        "data": data_known(s, gang, decisions) if gang and gang.request.inputs else [],
+        "start": [
+            {"stage": stage.name, "seconds": stage.seconds, "text": stage.describe()}
+            for stage in (start_split(gang, s.ledger.prefetches_of(found["id"])) if gang else ())
+        ],
         "device_seconds": device_seconds(states, gang.request.devices if gang else 0, s.clock.now()),
     }
+
+
+def data_known(s: Session, gang: Gang, decisions: Sequence[Decision]) -> list[dict[str, Any]]:
+    """What nodes hold of its inputs and what that weighs in its placement: of a waiting run by what is known now, of
+    one with a place what was known of its nodes when it got it.
+    """
+    from dsec_blocks.model.gangs import GangState
+    from dsec_workers.lifecycle.data_distance import DataDistance, DataOnNode
+    from dsec_workers.lifecycle.rules import active_policy
+
+    if gang.state is GangState.WAITING:
+        nodes = s.ledger.nodes(s.pool)
+        known = DataDistance(s.ledger.inventories(), nodes=nodes, now=s.clock.now()).of(gang.request.inputs)
+    else:
+        admits = [d for d in decisions if (d.stage, d.outcome) == ("plan", "admit") and "data" in d.detail]
+        known = tuple(DataOnNode(**row) for row in admits[-1].detail["data"]) if admits else ()
+    per_card = active_policy(s.ledger, s.pool).cache_seconds_per_card
+    return [
+        {
+            "node": each.node,
+            "bytes_resident": each.bytes_resident,
+            "bytes_total": each.bytes_total,
+            "seconds_saved": each.seconds_saved,
+            "cards": each.seconds_saved / per_card,
+            "text": f"{each.describe()}; weighs {each.seconds_saved / per_card:.2g} cards in its placement",
+        }
+        for each in known
+    ]
 
 
 def device_seconds(states: list[dict[str, Any]], devices: int, now: float) -> float:
@@ -122,6 +163,14 @@ def _print(told: dict[str, Any]) -> None:
             console.print(f"place {gang['position'] or '?'} in line; rank = {parts}")
         for member in gang["placement"] or ():
             console.print(f"on {member['node']}: {', '.join(member['devices']) or 'no device'}")
+        if gang["request"]["inputs"] and not told["data"]:
+            console.print("data: none of it was known to be on a node that it could use or has")
+        for row in told["data"][:MOST_NODES]:
+            console.print(f"data: {row['text']}", markup=False)
+        if len(told["data"]) > MOST_NODES:
+            console.print(f"data: and on {len(told['data']) - MOST_NODES} more nodes")
+        for row in told["start"]:
+            console.print(f"start, {row['stage']}: {row['text']}", markup=False)
         if gang["last_step"] is not None:
             console.print(f"last checkpoint: step {gang['last_step']}")
     console.print()

@@ -107,8 +107,6 @@ class DataDistance:
         return measured
 
 
-
-
 def believed(inventories: Mapping[str, Inventory], *, nodes: Sequence[Node], now: float) -> dict[str, Inventory]:
     """The inventories of these nodes that somebody has confirmed lately, by node."""
     names = sorted({node.name for node in nodes} & set(inventories))

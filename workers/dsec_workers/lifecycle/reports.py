@@ -5,10 +5,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dsec_blocks.ledger import Holding
+from dsec_blocks.ledger import Holding, Prefetch
 from dsec_blocks.model.devices import Node
 from dsec_blocks.model.gangs import Gang
 from dsec_blocks.model.units import format_duration
+from dsec_workers.lifecycle.start_split import start_split
 from dsec_workers.lifecycle.term import Term
 from dsec_workers.prefect_api import ApiRefused, ApiUnavailable
 
@@ -36,7 +37,8 @@ async def publish_run_report(term: Term, run_id: str, *, again: bool = False) ->
     gang = await term.read(term.ledger.gang, run_id)
     if gang is None:
         return True
-    report = run_report(gang, now=term.clock.now())
+    prefetches = await term.read(term.ledger.prefetches_of, run_id)
+    report = run_report(gang, prefetches, now=term.clock.now())
     try:
         if again and report in await term.api.artifacts(key=REPORT_KEY, run_id=run_id):
             return True
@@ -50,8 +52,8 @@ async def publish_run_report(term: Term, run_id: str, *, again: bool = False) ->
     return True
 
 
-def run_report(gang: Gang, *, now: float) -> str:
-    """The report as markdown: waits, devices, evictions, device-seconds of the last attempt.
+def run_report(gang: Gang, prefetches: Sequence[Prefetch] = (), *, now: float) -> str:
+    """The report as markdown: waits, the last start stage by stage, devices, evictions, device-seconds.
 
     The gang has ended, so where it sat is known no more; how much it held is.
     """
@@ -59,6 +61,7 @@ def run_report(gang: Gang, *, now: float) -> str:
     rows: list[tuple[str, str]] = [("attempts", str(gang.attempt))]
     if gang.launched_at is not None:
         rows.append(("from due to the last start", format_duration(gang.launched_at - gang.eligible_at)))
+        rows += [(f"last start: {stage.name}", stage.describe()) for stage in start_split(gang, prefetches)]
         ran = float(gang.outcome.get("at") or now) - gang.launched_at
         rows.append(("last attempt ran", format_duration(ran)))
         rows.append(("device-seconds of the last attempt", f"{ran * gang.request.devices:.0f}"))
