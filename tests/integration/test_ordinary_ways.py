@@ -40,6 +40,19 @@ def test_a_run_that_the_server_has_named_late_starts_as_any_other(site: Site) ->
     site.wait_state(run, "COMPLETED")
 
 
+def test_a_pool_that_nobody_has_made_is_made_with_our_form_by_its_first_worker_10964(site: Site) -> None:
+    """Issue 10964: the UI cannot create a pool of a type that is not Prefect's own."""
+    site.zygote, site.pool = None, f"new-{uuid4().hex[:8]}"
+    site.start_worker()
+    made = site.wait(
+        "the pool", lambda: (a := site.http.get(f"work_pools/{site.pool}")).status_code == 200 and a.json()
+    )
+    assert made["type"] == "dsec-gang"
+    assert {"nodes", "devices_per_node", "priority"} <= set(made["base_job_template"]["variables"]["properties"])
+    run = site.submit("hello", devices_per_node=1)
+    site.wait_state(run, "COMPLETED")
+
+
 def test_an_automation_starts_a_run_on_the_pool(site: Site) -> None:
     site.start_worker()
     deployment = site.deployment("hello", devices_per_node=1)

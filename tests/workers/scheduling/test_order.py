@@ -30,7 +30,7 @@ def test_a_team_that_uses_less_than_its_share_goes_before_one_that_uses_more():
     assert first(waiting("of-a", team="a", waited=61), waiting("of-b", team="b"), snapshot=snapshot) == "of-b"
 
 
-def test_weight_decides_between_teams_that_own_nothing():
+def test_weight_decides_between_teams_that_own_nothing_13826():
     teams = [team("a", 0, weight=1), team("b", 0, weight=3)]
     snapshot = cluster([node("n1", 9)], [running("ra", "n1/0-3", team="a"), running("rb", "n1/4-7", team="b")], teams)
     assert first(waiting("of-a", team="a", waited=61), waiting("of-b", team="b"), snapshot=snapshot) == "of-b"
