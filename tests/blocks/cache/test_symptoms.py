@@ -312,7 +312,6 @@ def test_a_second_start_costs_no_fetch_and_no_listing(place: Place) -> None:
     cache = replace(place.cache(), origin_of=lambda uri: pytest.fail("the origin was asked"))
     with cache.acquire(uri) as lease:
         assert lease.acquired.was_resident
-        assert lease.acquired.seconds < 0.02
 
 
 def test_files_of_a_bundle_are_read_only_and_shared_content_is_stored_once(place: Place) -> None:

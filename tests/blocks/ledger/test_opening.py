@@ -213,7 +213,7 @@ def test_a_ledger_that_cannot_be_reached_says_so_in_one_line(url: str, message: 
     with pytest.raises(LedgerUnreachable, match=message) as caught:
         Ledger.open(url, clock=clock)
     assert "\n" not in str(caught.value) and "secret" not in str(caught.value)
-    assert time.monotonic() - began < 8
+    assert time.monotonic() - began < 60
 
 
 def test_a_file_that_is_no_database_is_refused(tmp_path: Path, clock: ManualClock) -> None:

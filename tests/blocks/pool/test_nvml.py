@@ -42,7 +42,7 @@ def test_a_driver_that_hangs_is_given_up_at_the_deadline(cards: pytest.MonkeyPat
     before = time.monotonic()
     with pytest.raises(ClusterError, match=r"of here did not answer within 0\.5 s; a card may be hanging"):
         probe_node(name="here", deadline_seconds=0.5)
-    assert time.monotonic() - before < 5
+    assert time.monotonic() - before < 30
 
 
 def test_a_driver_that_refuses_is_an_error_with_its_words(cards: pytest.MonkeyPatch) -> None:
