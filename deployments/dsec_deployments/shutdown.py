@@ -1,4 +1,4 @@
-"""The steps of `dsec down`: worker, gangs, then the Prefect server, and proof that nothing is left."""
+"""The steps of `dsec down`: worker, gangs, the agent, then the Prefect server, and proof that nothing is left."""
 
 import asyncio
 import os
@@ -12,11 +12,12 @@ from dsec_blocks.ledger import Ledger
 from dsec_blocks.model.clock import Clock
 from dsec_blocks.model.errors import DsecError
 from dsec_blocks.model.gangs import HOLDING_STATES, GangState
-from dsec_deployments import background, installation
+from dsec_deployments import agent_process, background, installation
 from dsec_deployments.installation import Installation
 
 WORKER_SECONDS = 15.0
 SERVER_SECONDS = 15.0
+AGENT_SECONDS = 10.0
 EVICT_SECONDS = 600.0
 
 Tell = Callable[[str], None]
@@ -39,6 +40,7 @@ def bring_down(
             _evict_all(wanted, home, progress=progress, note=note, clock=clock)
         _stop(home, "worker", WORKER_SECONDS, progress=progress, note=note, clock=clock)
         _stop_gangs(home, evict=evict, progress=progress, note=note, clock=clock)
+        _stop(home, agent_process.NAME, AGENT_SECONDS, progress=progress, note=note, clock=clock)
         if wanted.owns_server:
             _stop(home, "prefect-server", SERVER_SECONDS, progress=progress, note=note, clock=clock)
         if purge:
@@ -81,7 +83,7 @@ def _drain(ledger: Ledger, pool: str, nodes: list[str], *, undo: bool) -> None:
 
 
 def _stop(home: Path, name: str, grace_seconds: float, *, progress: Tell, note: Tell, clock: Clock) -> None:
-    running = background.find(home, name)
+    running = agent_process.find(home) if name == agent_process.NAME else background.find(home, name)
     if running is None:
         return
     progress(f"{name}: stopping")

@@ -12,6 +12,7 @@ from dsec_blocks.ledger.leaving import Leaving
 from dsec_blocks.ledger.nodes import Nodes, Shadows
 from dsec_blocks.ledger.opening import engine_for, migrate, refuse_newer, schema_version
 from dsec_blocks.ledger.policies import Policies
+from dsec_blocks.ledger.prefetch_asks import PrefetchAsks
 from dsec_blocks.ledger.prefetches import Prefetches
 from dsec_blocks.ledger.progress import Progress
 from dsec_blocks.ledger.queue import Queue
@@ -41,6 +42,7 @@ class Ledger(
     Fills,
     Inventories,
     Prefetches,
+    PrefetchAsks,
     Policies,
     Retention,
     Check,

@@ -6,7 +6,7 @@ epoch. Nested values are JSON. There is nothing here that SQLite and PostgreSQL 
 
 import sqlalchemy as sa
 
-REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006")
+REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007")
 """Every schema revision, oldest first. A database at any other one was written by a newer DSec."""
 HEAD = REVISIONS[-1]
 VERSION_TABLE = "dsec_schema"
@@ -249,4 +249,21 @@ prefetches = sa.Table(
     sa.Column("error", sa.Text),
     sa.Column("figures", _Json),
     sa.Index("prefetches_by_node", "node", "state"),
+)
+
+prefetch_asks = sa.Table(
+    "prefetch_asks",
+    metadata,
+    sa.Column("name", sa.Text, primary_key=True),
+    sa.Column("node", sa.Text, primary_key=True),
+    sa.Column("addresses", _Json, nullable=False),
+    sa.Column("by", sa.Text, nullable=False),
+    sa.Column("ordered_at", sa.Float, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("ended_at", sa.Float),
+    sa.Column("bytes_done", sa.BigInteger, nullable=False),
+    sa.Column("bytes_total", sa.BigInteger, nullable=False),
+    sa.Column("error", sa.Text),
+    sa.Column("figures", _Json),
+    sa.Index("prefetch_asks_by_node", "node", "state"),
 )

@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from dsec_deployments.cli import (
+    agent,
     cache,
     checkpoint,
     demo,
@@ -20,6 +21,7 @@ from dsec_deployments.cli import (
     override,
     policy,
     pool,
+    prefetch,
     queue,
     reserve,
     simulate,
@@ -50,6 +52,8 @@ app.command(rich_help_panel=_ON_THIS_MACHINE)(up.up)
 app.command(rich_help_panel=_ON_THIS_MACHINE)(down.down)
 app.command(rich_help_panel=_ON_THIS_MACHINE)(status.status)
 app.command(rich_help_panel=_ON_THIS_MACHINE)(worker.worker)
+app.command(rich_help_panel=_ON_THIS_MACHINE)(agent.agent)
+app.command(rich_help_panel=_ON_THIS_MACHINE)(prefetch.prefetch)
 app.command(rich_help_panel=_ON_THIS_MACHINE)(demo.demo)
 app.command(rich_help_panel=_RUNS)(deploy.deploy)
 app.command(rich_help_panel=_RUNS)(queue.queue)

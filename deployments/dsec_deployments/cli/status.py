@@ -1,5 +1,6 @@
 """`dsec status`: is everything there that should be?"""
 
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -52,6 +53,7 @@ def _parts(s: Any) -> list[dict[str, Any]]:
         ),
         _part("worker", worker is not None, f"pid {worker.process.pid}" if worker else "none started here: `dsec up`"),
     ]
+    parts.append(_agent(home))
     try:
         lease = s.ledger.lease(s.pool)
         nodes = s.ledger.nodes(s.pool)
@@ -70,6 +72,22 @@ def _parts(s: Any) -> list[dict[str, Any]]:
         _part("orders", True, f"{standing} stand: `dsec orders`" if standing else "none"),
         _part("gangs", True, ", ".join(f"{count} {state}" for state, count in sorted(states.items())) or "none"),
     ]
+
+
+def _agent(home: Path) -> dict[str, Any]:
+    from dsec_blocks.model.errors import DsecError
+    from dsec_workers.node_agent.client import AgentClient
+
+    client = AgentClient.of(home)
+    if client is None:
+        return _part("agent", False, "none runs here, so runs fetch for themselves: `dsec up`, or `dsec agent`")
+    with client:
+        try:
+            told = client.health()
+        except DsecError as error:
+            return _part("agent", False, str(error))
+    troubles = "; ".join(f"{name}: {text}" for name, text in told["troubles"].items())
+    return _part("agent", bool(told["ok"]), troubles or f"{', '.join(told['nodes'])} at {client.address.url}")
 
 
 def _policy(s: Any) -> str:
