@@ -28,6 +28,7 @@ from dsec_blocks.model.names import ENV_HOME, WORKER_TYPE
 from dsec_workers.clusters.local import LocalCluster
 from dsec_workers.clusters.local.layout import GangDirectory
 from dsec_workers.clusters.protocol import GangKey
+from dsec_workers.exit_deadline import exit_within
 from dsec_workers.form import GangJobConfiguration, GangVariables, default_template
 from dsec_workers.lifecycle.claims import attempt_of
 from dsec_workers.lifecycle.intake import Intake
@@ -80,8 +81,14 @@ class GangWorker(BaseWorker[GangJobConfiguration, GangVariables, GangWorkerResul
         settings.home.mkdir(parents=True, exist_ok=True)
         ledger = await anyio.to_thread.run_sync(lambda: Ledger.open(settings.ledger_url, clock=SystemClock()))
         drain = anyio.Event()
+
+        def leave() -> None:
+            if not (settings.evict_on_drain or drain.is_set()):
+                exit_within()
+            drain.set()
+
         try:
-            with no_client_retries(), _on_signals(drain.set):
+            with no_client_retries(), _on_signals(leave):
                 self._cluster = await _open_cluster(settings)
                 try:
                     async with self:

@@ -34,7 +34,8 @@ class WorkerSettings:
     """A reservation that is not bound by then expires whole."""
     infrastructure_restarts: int = 3
     evict_on_drain: bool = False
-    drain_seconds: float = 4.0
+    drain_seconds: float = 3.0
+    """What a worker that drains still finishes, at most; then it resigns, and is gone within five seconds in all."""
     report_seconds: float = 30.0
     """The least time between two pool maps."""
 

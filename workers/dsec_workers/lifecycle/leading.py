@@ -72,7 +72,7 @@ class Leading:
                 with anyio.move_on_after(BEAT_SECONDS):
                     await self.drain.wait()
         finally:
-            with anyio.CancelScope(shield=True), anyio.move_on_after(2.0):
+            with anyio.CancelScope(shield=True), anyio.move_on_after(1.0):
                 await self._resign(election)
 
     async def once(self) -> None:
