@@ -73,7 +73,7 @@ kube-programs: venv ## Build its programs where they are missing; says so in one
 	$(BIN)/python -m dsec_deployments.control_plane build
 
 test-kube: kube-programs ## The tests on a real Kubernetes control plane
-	$(PYTEST) tests/workers/clusters/kubernetes tests/deployments/control_plane tests/fakes
+	$(PYTEST) tests/workers/clusters/kubernetes tests/deployments/control_plane tests/deployments/kubernetes tests/fakes
 
 bench-%: venv ## One benchmark, for example: make bench-dispatch
 	$(BIN)/python -m benchmarks.$*

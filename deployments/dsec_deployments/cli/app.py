@@ -10,6 +10,7 @@ from dsec_deployments.cli import (
     checkpoint,
     demo,
     deploy,
+    deploy_kubernetes,
     down,
     drain,
     explain,
@@ -32,9 +33,11 @@ from dsec_deployments.cli import (
     what_if,
     worker,
 )
+from dsec_deployments.cli.tree import DEPLOY_KUBERNETES, CommandTree
 
 app = typer.Typer(
     name="dsec",
+    cls=CommandTree,
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
@@ -56,6 +59,7 @@ app.command(rich_help_panel=_ON_THIS_MACHINE)(agent.agent)
 app.command(rich_help_panel=_ON_THIS_MACHINE)(prefetch.prefetch)
 app.command(rich_help_panel=_ON_THIS_MACHINE)(demo.demo)
 app.command(rich_help_panel=_RUNS)(deploy.deploy)
+app.command(DEPLOY_KUBERNETES, rich_help_panel=_OPERATORS)(deploy_kubernetes.deploy_kubernetes)
 app.command(rich_help_panel=_RUNS)(queue.queue)
 app.command(rich_help_panel=_RUNS)(explain.explain)
 app.command(rich_help_panel=_RUNS)(logs.logs)

@@ -50,7 +50,7 @@ def main() -> int:
 def _built(progress: Callable[[str], None]) -> str:
     """One line, and no failure: whoever has no Go can still run all other tests."""
     try:
-        programs = binaries.provide(progress=progress)
+        programs = binaries.provide((*binaries.CONTROL_PLANE, "helm"), progress=progress)
     except binaries.MissingBinaries as error:
         return f"Kubernetes: its tests will not be run: {error}"
     return "Kubernetes: programs in " + ", ".join(sorted({str(path.parent) for path in programs.values()}))

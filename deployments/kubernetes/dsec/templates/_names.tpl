@@ -1,0 +1,39 @@
+{{/* The release's name for one of its parts; cluster-wide objects carry the namespace too. */}}
+{{- define "dsec.name" -}}{{ printf "%s-%s" .Release.Name .part | trunc 63 | trimSuffix "-" }}{{- end }}
+{{- define "dsec.clusterName" -}}
+{{ printf "%s-%s-%s" .Release.Namespace .Release.Name .part | trunc 63 | trimSuffix "-" }}
+{{- end }}
+{{- define "dsec.selector" -}}
+app.kubernetes.io/name: dsec
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: {{ .part }}
+{{- end }}
+{{- define "dsec.labels" -}}
+{{ include "dsec.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- end }}
+{{- define "dsec.image" -}}{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}{{- end }}
+{{- define "dsec.gangNamespaces" -}}
+{{- toJson (.Values.gangs.namespaces | default (list .Release.Namespace)) -}}
+{{- end }}
+{{- define "dsec.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: {{ .Values.user }}
+runAsGroup: {{ .Values.user }}
+fsGroup: {{ .Values.user }}
+seccompProfile: {type: RuntimeDefault}
+{{- end }}
+{{- define "dsec.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: {drop: [ALL]}
+{{- end }}
+{{- define "dsec.prefectEnv" -}}
+{{- range list "PREFECT_API_URL" "PREFECT_API_KEY" "PREFECT_API_AUTH_STRING" }}
+- name: {{ . }}
+  valueFrom: {secretKeyRef: {name: {{ $.Values.prefect.secret }}, key: {{ . }}, optional: {{ ne . "PREFECT_API_URL" }}}}
+{{- end }}
+- name: DSEC_LEDGER_URL
+  valueFrom: {secretKeyRef: {name: {{ .Values.ledger.secret }}, key: {{ .Values.ledger.key }}}}
+{{- end }}

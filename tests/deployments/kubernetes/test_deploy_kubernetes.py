@@ -1,0 +1,276 @@
+"""`dsec deploy kubernetes` on a real API server: its manifests are accepted, become healthy, and may do little."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from dsec_blocks.gateways.clock import SystemClock
+from dsec_blocks.model.errors import InvalidRequest
+from dsec_deployments.control_plane import binaries
+from dsec_deployments.control_plane.plane import ControlPlane
+from dsec_deployments.control_plane.simulated_nodes import manifest
+from dsec_deployments.kubernetes import applying, chart
+from dsec_deployments.kubernetes.kinds import Kinds
+from dsec_workers.clusters.kubernetes.api import Api, Object
+from tests.fixtures.ports import free_port
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+EVERYTHING = (
+    "agent.enabled=true",
+    "quotas.{namespace}.requests\\.nvidia\\.com/gpu=64",
+    "image.pullSecrets={{registry}}",
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def helm() -> None:
+    """One line that says why these are not run; a failure where they must be."""
+    if binaries.find("helm") is None:
+        line = "the chart's tests were not run: no helm; `make kube-programs` builds it with Go"
+        if os.environ.get("DSEC_KUBERNETES") == "required":
+            pytest.fail(line)
+        pytest.skip(line)
+
+
+def rendered(namespace: str, *assignments: str, release: str = "dsec") -> list[Object]:
+    return chart.render(
+        release=release,
+        namespace=namespace,
+        kubernetes_version=binaries.KUBERNETES_VERSION,
+        assignments=assignments,
+    )
+
+
+@pytest_asyncio.fixture
+async def cleared(kubernetes_api: Api, namespace: str) -> AsyncIterator[str]:
+    """A namespace, after which nothing cluster-wide of a release in it is left."""
+    yield namespace
+    objects = rendered(namespace, *(each.format(namespace=namespace) for each in EVERYTHING))
+    kinds = await Kinds.of(kubernetes_api, objects)
+    for item in objects:
+        if "namespace" not in item["metadata"]:
+            await kubernetes_api.delete(kinds.path(item), at="test.chart")
+
+
+@pytest.mark.parametrize("values", [(), EVERYTHING], ids=["default", "everything"])
+async def test_every_manifest_is_accepted_by_the_real_api_server_and_none_is_kept(
+    kubernetes_api: Api, namespace: str, values: tuple[str, ...]
+) -> None:
+    objects = rendered(namespace, *(each.format(namespace=namespace) for each in values))
+    found = await applying.differences(kubernetes_api, objects)
+    assert {each.what for each in found} == {"new"}
+    kinds = {each.kind for each in found}
+    assert {"Deployment", "Role", "ClusterRole", "PriorityClass", "NetworkPolicy", "PodDisruptionBudget"} <= kinds
+    assert {"DaemonSet", "ResourceQuota"} <= kinds or not values
+    assert {each.what for each in await applying.differences(kubernetes_api, objects)} == {"new"}
+
+
+async def test_a_manifest_that_the_api_server_refuses_is_named_with_its_field(
+    kubernetes_api: Api, namespace: str
+) -> None:
+    objects = rendered(namespace, "worker.resources.requests.cpu=-1")
+    with pytest.raises(applying.NotDeployed, match=rf"Deployment {namespace}/dsec-worker is not .*requests\[cpu\]"):
+        await applying.differences(kubernetes_api, objects)
+
+
+async def test_a_namespace_that_does_not_exist_is_named_with_what_to_do(kubernetes_api: Api) -> None:
+    with pytest.raises(applying.NotDeployed, match=r'"nowhere" not found.*kubectl create namespace nowhere'):
+        await applying.differences(kubernetes_api, rendered("nowhere"))
+
+
+@pytest.mark.parametrize(
+    ("value", "complaint"),
+    [
+        ("worker.replicas=-1", "/worker/replicas.*minimum"),
+        ("replicas=3", "additional properties 'replicas' not allowed"),
+        ("gangs.port=70000", "/gangs/port.*maximum"),
+        ("user=0", "/user.*minimum"),
+    ],
+)
+def test_values_that_the_chart_does_not_know_are_refused(value: str, complaint: str) -> None:
+    with pytest.raises(InvalidRequest, match=complaint):
+        rendered("default", value)
+
+
+async def test_it_is_applied_and_healthy_and_a_second_time_changes_nothing(kubernetes_api: Api, cleared: str) -> None:
+    await kubernetes_api.create("/api/v1/nodes", manifest("chart-node"), at="test.node")
+    try:
+        objects = rendered(cleared)
+        await applying.apply(kubernetes_api, objects)
+        await applying.until_healthy(kubernetes_api, objects, clock=SystemClock(), seconds=90.0)
+        assert {each.what for each in await applying.differences(kubernetes_api, objects)} == {"unchanged"}
+        more = await applying.differences(kubernetes_api, rendered(cleared, "worker.replicas=3"))
+        assert [(each.kind, each.fields) for each in more if each.what == "changed"] == [
+            ("Deployment", ("spec.replicas",))
+        ]
+    finally:
+        await kubernetes_api.delete("/api/v1/nodes/chart-node", at="test.node")
+
+
+async def test_what_does_not_become_healthy_is_said_with_what_is_missing(kubernetes_api: Api, cleared: str) -> None:
+    objects = rendered(cleared, "worker.nodeSelector.no=such-node")
+    await applying.apply(kubernetes_api, objects)
+    with pytest.raises(applying.NotDeployed, match=rf"Deployment {cleared}/dsec-worker: 0 of 2 pods are available"):
+        await applying.until_healthy(kubernetes_api, objects, clock=SystemClock(), seconds=0.5)
+
+
+WORKER = {
+    ("", "nodes"): {"get", "list", "watch"},
+    ("", "pods"): {"get", "list", "watch", "delete"},
+    ("", "pods/log"): {"get"},
+    ("batch", "jobs"): {"get", "list", "watch", "create", "delete"},
+    ("", "events"): {"list", "watch"},
+    ("", "resourcequotas"): {"list", "watch"},
+    ("", "limitranges"): {"list", "watch"},
+    ("", "secrets/dsec-prefect"): {"get"},
+}
+"""All that the worker's account may do where gangs run."""
+ELSEWHERE = {
+    ("", "nodes"): {"get", "list", "watch"},
+    ("", "pods"): {"get", "list", "watch"},
+    ("batch", "jobs"): {"get", "list", "watch"},
+}
+
+
+async def test_no_account_may_do_more_than_is_stated(
+    kubernetes_api: Api, kubernetes: ControlPlane, cleared: str
+) -> None:
+    objects = [
+        item
+        for item in rendered(cleared, "agent.enabled=true")
+        if item["kind"] in ("ServiceAccount", "Role", "ClusterRole", "RoleBinding", "ClusterRoleBinding")
+    ]
+    accounts = [item["metadata"]["name"] for item in objects if item["kind"] == "ServiceAccount"]
+    assert sorted(accounts) == ["dsec-agent", "dsec-member", "dsec-worker"]
+    await applying.apply(kubernetes_api, objects)
+    await kubernetes_api.apply(
+        f"/api/v1/namespaces/{cleared}/serviceaccounts/nobody",
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "nobody"}},
+        owner="test",
+        at="test.account",
+    )
+    everybody = await rules_of(kubernetes_api, kubernetes, cleared, "nobody", cleared)
+    for account, where, stated in [
+        ("dsec-worker", cleared, WORKER),
+        ("dsec-worker", "default", ELSEWHERE),
+        ("dsec-member", cleared, {}),
+        ("dsec-agent", cleared, {}),
+    ]:
+        found = await rules_of(kubernetes_api, kubernetes, cleared, account, where)
+        mine = {what: verbs - everybody.get(what, set()) for what, verbs in found.items()}
+        assert {what: verbs for what, verbs in mine.items() if verbs} == stated, (account, where)
+
+
+async def token_of(api: Api, namespace: str, account: str) -> str:
+    path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
+    asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 600}}
+    return str((await api.create(path, asked, at="test.token"))["status"]["token"])
+
+
+async def rules_of(
+    api: Api, plane: ControlPlane, namespace: str, account: str, where: str
+) -> dict[tuple[str, str], set[str]]:
+    """What an account may do in a namespace, as the API server tells it itself."""
+    token = await token_of(api, namespace, account)
+    review = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectRulesReview",
+        "spec": {"namespace": where},
+    }
+    async with api._session.post(
+        f"{plane.server}/apis/authorization.k8s.io/v1/selfsubjectrulesreviews",
+        json=review,
+        headers={"Authorization": f"Bearer {token}"},
+    ) as answer:
+        status: dict[str, Any] = (await answer.json())["status"]
+    assert not status["incomplete"]
+    found: dict[tuple[str, str], set[str]] = {}
+    for rule in status["resourceRules"]:
+        for group in rule["apiGroups"]:
+            for resource in rule["resources"]:
+                for name in rule.get("resourceNames") or [""]:
+                    what = (group, f"{resource}/{name}" if name else resource)
+                    found.setdefault(what, set()).update(rule["verbs"])
+    return found
+
+
+def test_pods_of_the_chart_are_not_root_and_their_root_file_systems_are_read_only() -> None:
+    for item in rendered("x", "agent.enabled=true", "agent.ownPath=false"):
+        if item["kind"] not in ("Deployment", "DaemonSet"):
+            continue
+        pod = item["spec"]["template"]["spec"]
+        assert pod["securityContext"]["runAsNonRoot"] and pod["securityContext"]["runAsUser"] > 0
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        for container in [*pod["containers"], *pod.get("initContainers", ())]:
+            security = container["securityContext"]
+            assert security["readOnlyRootFilesystem"] and not security["allowPrivilegeEscalation"]
+            assert security["capabilities"] == {"drop": ["ALL"]}
+            assert container["resources"]["requests"] and container["resources"]["limits"]["memory"]
+
+
+def dsec(kubernetes: ControlPlane, *words: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "dsec_deployments.cli", "deploy", "kubernetes", *words],
+        env={**os.environ, "KUBECONFIG": kubernetes.kubeconfig, "COLUMNS": "200"},
+        cwd=cwd,
+        text=True,
+        capture_output=True,
+        check=False,
+    )
+
+
+def test_the_command_shows_the_difference_and_changes_nothing(
+    kubernetes: ControlPlane, namespace: str, tmp_path: Path
+) -> None:
+    for option in ("--dry-run=server", "--dry-run"):
+        done = dsec(kubernetes, "-n", namespace, option, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert "Deployment" in done.stdout and "are accepted by the API server; nothing was changed" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("-n", "nowhere", "--dry-run"), 'namespaces "nowhere" not found'),
+        (("--set", "worker.replicas=none", "--dry-run"), "/worker/replicas"),
+        (("--values", "missing.yaml", "--dry-run"), "missing.yaml does not exist"),
+        (("--kubeconfig", "missing", "--dry-run"), "no Kubernetes cluster"),
+        (("--kubeconfig", "away", "--dry-run"), "does not answer"),
+    ],
+)
+def test_bad_input_is_one_line(
+    kubernetes: ControlPlane, tmp_path: Path, words: tuple[str, ...], complaint: str
+) -> None:
+    away = json.loads(Path(kubernetes.kubeconfig).read_text())
+    away["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{free_port()}"
+    (tmp_path / "away").write_text(json.dumps(away))
+    done = dsec(kubernetes, *words, cwd=tmp_path)
+    assert done.returncode != 0, done.stderr
+    assert complaint in done.stderr and len(done.stderr.strip().splitlines()) == 1, done.stderr
+
+
+async def test_who_lacks_a_permission_is_told_which_on_what(
+    kubernetes_api: Api, kubernetes: ControlPlane, namespace: str, tmp_path: Path
+) -> None:
+    config = json.loads(Path(kubernetes.kubeconfig).read_text())
+    config["users"][0]["user"] = {"token": await token_of(kubernetes_api, namespace, "default")}
+    (tmp_path / "limited").write_text(json.dumps(config))
+    done = dsec(kubernetes, "--kubeconfig", "limited", "-n", namespace, "--dry-run", cwd=tmp_path)
+    assert done.returncode != 0
+    assert f"system:serviceaccount:{namespace}:default" in done.stderr and 'cannot get resource "' in done.stderr
+    assert "grant that verb" in done.stderr and len(done.stderr.strip().splitlines()) == 1
+
+
+def test_manifests_can_be_printed(kubernetes: ControlPlane, tmp_path: Path) -> None:
+    import yaml
+
+    done = dsec(kubernetes, "--dry-run=client", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert {"Deployment", "ServiceAccount"} <= {each["kind"] for each in yaml.safe_load_all(done.stdout)}
