@@ -106,6 +106,10 @@ async def test_it_is_applied_and_healthy_and_a_second_time_changes_nothing(kuber
         await applying.apply(kubernetes_api, objects)
         await applying.until_healthy(kubernetes_api, objects, clock=SystemClock(), seconds=90.0)
         assert {each.what for each in await applying.differences(kubernetes_api, objects)} == {"unchanged"}
+        secret = f"/api/v1/namespaces/{cleared}/secrets/dsec-gangs"
+        await kubernetes_api.merge(secret, {"data": {"KEY": "dmFsdWU="}}, at="test.secret")
+        await applying.apply(kubernetes_api, objects)
+        assert (await kubernetes_api.get(secret))["data"] == {"KEY": "dmFsdWU="}, "what the worker wrote stays"
         more = await applying.differences(kubernetes_api, rendered(cleared, "worker.replicas=3"))
         assert [(each.kind, each.fields) for each in more if each.what == "changed"] == [
             ("Deployment", ("spec.replicas",))
@@ -129,7 +133,7 @@ WORKER = {
     ("", "events"): {"list", "watch"},
     ("", "resourcequotas"): {"list", "watch"},
     ("", "limitranges"): {"list", "watch"},
-    ("", "secrets/dsec-prefect"): {"get"},
+    ("", "secrets/dsec-gangs"): {"get", "patch"},
 }
 """All that the worker's account may do where gangs run."""
 ELSEWHERE = {
