@@ -1,5 +1,6 @@
 """What `dsec what-if` says is what happens: the run is then really made, in a real ledger, planned and admitted."""
 
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -11,12 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dsec_blocks.ledger import Fence, Ledger
+from dsec_blocks.ledger import CachedBundle, Fence, Ledger
+from dsec_blocks.ledger.inventories import STALE_SECONDS
 from dsec_blocks.model.devices import Node
 from dsec_blocks.model.gangs import Gang, GangState
 from dsec_blocks.model.teams import Team
 from dsec_deployments import foresight
-from dsec_workers.scheduling import QueuedGang, RunningGang
+from dsec_workers.lifecycle import incidents
+from dsec_workers.scheduling import QueuedGang, RunningGang, plan
 from tests.fixtures.clock import ManualClock
 from tests.property.scheduling.worlds import NOW, TEAMS, nodes, queues, requests, running, teams
 
@@ -55,6 +58,27 @@ def pools(
             ledger.close()
 
 
+INPUTS = st.lists(st.sampled_from(["s3://b/llama", "s3://b/llama/", "https://h/w?sig=1", "odd"]), max_size=2).map(tuple)
+
+
+@st.composite
+def inventories(draw: st.DrawFn, cluster: Sequence[Node]) -> dict[str, tuple[list[CachedBundle], float | None, float]]:
+    """What some nodes say they hold, what their fetches get, and how long ago they said so."""
+    bundles = st.builds(
+        CachedBundle,
+        address=st.sampled_from(["s3://b/llama", "https://h/w?sig=1", "https://h/w?sig=2"]),
+        digest=st.just("d"),
+        bytes_total=st.just(10**11),
+        bytes_resident=st.sampled_from([0, 10**9, 10**11]),
+    )
+    told = st.tuples(
+        st.lists(bundles, max_size=3, unique_by=lambda bundle: bundle.address),
+        st.sampled_from([None, 1e8, 1e8, 1e9]),
+        st.sampled_from([0.0, 1.0, STALE_SECONDS + 1]),
+    )
+    return draw(st.dictionaries(st.sampled_from([node.name for node in cluster]), told))
+
+
 def _gang(gang: RunningGang | QueuedGang) -> Gang:
     return Gang(
         run_id=gang.run_id,
@@ -77,7 +101,14 @@ def test_what_if_is_what_the_pool_then_does(data: st.DataObject) -> None:
     run = [replace(gang, evicting=False) for gang in data.draw(running(cluster))]
     wait, known = data.draw(queues(most=6)), data.draw(teams())
     asked, team, more = data.draw(requests()), data.draw(st.sampled_from(TEAMS)), data.draw(st.integers(0, 2))
+    asked = replace(asked, inputs=data.draw(INPUTS))
+    wait = [replace(gang, request=replace(gang.request, inputs=data.draw(INPUTS))) for gang in wait]
     with pools(cluster, known, run, wait) as (ledger, fence):
+        for node, (held, bandwidth, age) in data.draw(inventories(cluster)).items():
+            ledger.report_inventory(node, at=NOW - age, bandwidth_bytes_per_s=bandwidth, bundles=held)
+        incident = incidents.load(json.loads(json.dumps(incidents.capture(ledger, "pool", now=NOW, by="test"))))
+        by_file = plan(incident.snapshot, incident.queue, incident.policy, NOW)
+        assert by_file == foresight.present(ledger, "pool", now=NOW).plan()
         there = foresight.present(ledger, "pool", now=NOW)
         if more:
             there, _ = foresight.with_more_nodes(there, more)
