@@ -63,7 +63,7 @@ async def _deploy(access: Any, chosen: dict[str, Any], dry_run: DryRun, seconds:
 
     from dsec_blocks.gateways.clock import SystemClock
     from dsec_deployments.cli.output import console, messages
-    from dsec_deployments.kubernetes import applying
+    from dsec_deployments.kubernetes import applying, preflight
     from dsec_deployments.kubernetes.chart import render
     from dsec_workers.clusters.kubernetes.api import Api
 
@@ -77,6 +77,7 @@ async def _deploy(access: Any, chosen: dict[str, Any], dry_run: DryRun, seconds:
             await _judged(api, objects)
             return
         with messages.status("deploying …") as status:
+            await preflight.check(api, objects)
             await applying.differences(api, objects)  # all or nothing, as far as the server can tell beforehand
             await applying.apply(api, objects, progress=status.update)
             await applying.until_healthy(api, objects, clock=SystemClock(), seconds=seconds, progress=status.update)

@@ -1,5 +1,5 @@
 """DSec itself on a Kubernetes cluster: what `dsec deploy kubernetes` does.
 
-`chart` renders the manifests with helm, `kinds` finds where each kind lives, `applying` compares and applies them and
-waits until they are healthy. The chart is in `deployments/kubernetes/dsec`.
+`chart` renders the manifests with helm, `kinds` finds where each kind lives, `preflight` looks for what they need,
+`applying` compares and applies them and waits until they are healthy. The chart is in `deployments/kubernetes/dsec`.
 """

@@ -239,6 +239,39 @@ def test_the_command_shows_the_difference_and_changes_nothing(
         assert "Deployment" in done.stdout and "are accepted by the API server; nothing was changed" in done.stdout
 
 
+async def test_what_pods_could_not_start_without_is_asked_for_first(
+    kubernetes_api: Api, kubernetes: ControlPlane, cleared: str, tmp_path: Path
+) -> None:
+    async def secret(name: str, **values: str) -> None:
+        path = f"/api/v1/namespaces/{cleared}/secrets/{name}"
+        body = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "stringData": values}
+        await kubernetes_api.apply(path, body, owner="test", at="test.secret")
+
+    def refused(*words: str) -> str:
+        done = dsec(kubernetes, "-n", cleared, *words, cwd=tmp_path)
+        assert done.returncode != 0 and len(done.stderr.strip().splitlines()) == 1, done.stderr
+        return done.stderr
+
+    assert f"no Secret {cleared}/dsec-prefect. Make it: kubectl -n {cleared} create secret" in refused()
+    await secret("dsec-prefect", OTHER="x")
+    assert f"Secret {cleared}/dsec-prefect has no key PREFECT_API_URL" in refused()
+    await secret("dsec-prefect", PREFECT_API_URL="http://prefect:4200/api")
+    await secret("dsec-ledger", url="sqlite:////ledger.db")
+    assert "Deployment dsec-worker has 2 replicas" in refused()
+    assert "DaemonSet dsec-agent has a pod on every node" in refused("--set=agent.enabled=true,worker.replicas=1")
+    assert not (await kubernetes_api.list(f"/apis/apps/v1/namespaces/{cleared}/deployments"))[0], (
+        "nothing is left behind"
+    )
+    await secret("dsec-ledger", url="postgresql+psycopg://ledger/dsec")
+    await kubernetes_api.create("/api/v1/nodes", manifest("command-node"), at="test.node")
+    try:
+        done = dsec(kubernetes, "-n", cleared, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert "objects are in place and healthy" in done.stdout
+    finally:
+        await kubernetes_api.delete("/api/v1/nodes/command-node", at="test.node")
+
+
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
