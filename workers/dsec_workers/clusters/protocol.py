@@ -43,6 +43,8 @@ class LaunchOrder:
     working_dir: str | None = None
     hold_start: bool = False
     """Prepare everything but keep the start barrier shut until the devices are free (a preemptor's overlap)."""
+    job_manifest: Mapping[str, Any] | None = None
+    """On Kubernetes: the pool's own Job, on which a gang's are built. None is nothing special."""
     start_timeout_seconds: float = 120.0
     """A launch whose barrier has not opened by then fails whole; with `hold_start` it must cover the victims' grace."""
 

@@ -1,18 +1,28 @@
 """Gangs for the adapter's tests: orders, nodes that only the API server knows, and pods played by hand."""
 
 import asyncio
+import contextlib
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
 import pytest_asyncio
 
+from dsec_blocks.gateways.clock import SystemClock
+from dsec_blocks.model.errors import ClusterError
 from dsec_blocks.model.gangs import MemberPlacement, Placement
 from dsec_blocks.model.requests import GangRequest
+from dsec_deployments.control_plane.plane import ControlPlane
 from dsec_deployments.control_plane.simulated_nodes import manifest as simulated_node
 from dsec_workers.clusters.kubernetes.api import Api
-from dsec_workers.clusters.protocol import GangKey, LaunchOrder
+from dsec_workers.clusters.kubernetes.cluster import KubernetesCluster
+from dsec_workers.clusters.kubernetes.credentials import ClusterAccess
+from dsec_workers.clusters.kubernetes.node_model import why_closed
+from dsec_workers.clusters.kubernetes.settings import KubernetesSettings
+from dsec_workers.clusters.protocol import ClusterEvent, GangKey, LaunchOrder, Progressed
 
 AT = "test.kube"
 PATIENCE_SECONDS = 90.0
@@ -46,6 +56,67 @@ async def until(found: Callable[[], Any], seconds: float = PATIENCE_SECONDS) -> 
             await asyncio.sleep(0.05)
 
 
+@dataclass
+class Told:
+    """A cluster under test, and what it has told of each gang."""
+
+    cluster: KubernetesCluster
+    events: dict[GangKey, list[ClusterEvent]] = field(default_factory=dict)
+    surprises: int = 0
+    is_closed: bool = False
+
+    async def listen(self) -> None:
+        while True:
+            async for event in self.cluster.events():
+                self.events.setdefault(event.key, []).append(event)
+            self.surprises += 1
+            await asyncio.sleep(0.05)
+
+    async def close(self) -> None:
+        """The worker is no more; its gangs are."""
+        if not self.is_closed:
+            self.is_closed = True
+            await self.cluster.close()
+
+    async def until(self, key: GangKey, kind: type[ClusterEvent]) -> Any:
+        """The first event of a kind that was told of a gang."""
+        return await until(lambda: next((e for e in self.events.get(key, ()) if isinstance(e, kind)), None))
+
+    def kinds(self, key: GangKey) -> list[str]:
+        """What was told of a gang, progress left out."""
+        return [type(e).__name__ for e in self.events.get(key, ()) if not isinstance(e, Progressed)]
+
+
+OpenCluster = Callable[..., Awaitable[Told]]
+
+
+@pytest_asyncio.fixture
+async def open_cluster(kubernetes: ControlPlane, namespace: str) -> AsyncIterator[OpenCluster]:
+    """Open the adapter on this test's namespace and nodes, as a worker does; several are several workers."""
+    opened: list[tuple[Told, asyncio.Task[None]]] = []
+
+    async def open_one(nodes: Sequence[str], **fields: Any) -> Told:
+        settings = KubernetesSettings(
+            pool=namespace,
+            namespace=namespace,
+            node_selector=f"kubernetes.io/hostname in ({','.join(nodes)})",
+            **{"upload_seconds": 5, **fields},
+        )
+        api = await Api.connect(ClusterAccess(kubeconfig=kubernetes.kubeconfig))
+        told = Told(KubernetesCluster(api, settings, clock=SystemClock()))
+        await told.cluster.prepare()
+        opened.append((told, asyncio.create_task(told.listen())))
+        return told
+
+    yield open_one
+    for told, listening in opened:
+        for key in list(told.events) if not told.is_closed else ():
+            with contextlib.suppress(ClusterError):
+                await told.cluster.forget(key)
+        listening.cancel()
+        await told.close()
+
+
 MakeNodes = Callable[..., Awaitable[list[str]]]
 _numbers = itertools.count(1)
 
@@ -64,7 +135,12 @@ async def make_nodes(kubernetes_api: Api) -> AsyncIterator[MakeNodes]:
                 node["status"]["conditions"] = [{"type": "Ready", "status": "True", "reason": "ByHand"}]
             await kubernetes_api.create("/api/v1/nodes", node, at=AT)
         made.extend(names)
+        for name in names:
+            await until(partial(is_open, name))
         return names
+
+    async def is_open(name: str) -> bool:
+        return why_closed(await kubernetes_api.get(f"/api/v1/nodes/{name}")) is None
 
     yield make
     for name in made:

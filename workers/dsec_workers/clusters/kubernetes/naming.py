@@ -7,6 +7,7 @@ which means "adopt it". What a name cannot hold (the node, the places for cards)
 import json
 import re
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
 from dsec_blocks.model.gangs import MemberPlacement
@@ -76,3 +77,11 @@ def placement_of(item: Mapping[str, Any]) -> MemberPlacement:
     annotations = item["metadata"].get("annotations") or {}
     devices = json.loads(annotations.get(ANNOTATION_DEVICES) or "[]")
     return MemberPlacement(node=annotations.get(ANNOTATION_NODE) or "", devices=tuple(devices))
+
+
+def timing_of(item: Mapping[str, Any]) -> tuple[float, float, float]:
+    """When an object of ours was created (seconds since the epoch), its gang's start timeout and its grace."""
+    metadata = item["metadata"]
+    annotations = metadata.get("annotations") or {}
+    created = datetime.fromisoformat(metadata["creationTimestamp"]).timestamp()
+    return created, float(annotations.get(ANNOTATION_START_TIMEOUT) or 0), float(annotations.get(ANNOTATION_GRACE) or 0)

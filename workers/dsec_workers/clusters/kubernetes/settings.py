@@ -34,6 +34,8 @@ class KubernetesSettings:
     """What a pod has after its gang's grace, for what is still in its spool."""
     topology_labels: tuple[str, ...] = TOPOLOGY_LABELS
     tolerations: tuple[Mapping[str, Any], ...] = ()
+    node_selector: str = ""
+    """A label selector: which of the cluster's nodes are the pool's. Empty: all."""
     has_outposts: bool = True
     """False where containers run in name only (KWOK nodes): members are then believed by their pods' phases alone."""
     creates_at_once: int = 32

@@ -1,0 +1,170 @@
+"""One gang as the adapter sees it: its pods, what its supervisor has told, and what follows from both.
+
+Nothing here waits or asks; `following` does. What was told may be repeated, what is seen may be late: a gang is over
+when none of its pods can still be running, and only then are its devices anybody else's.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dsec_blocks.model.gangs import MemberPlacement, Placement
+from dsec_workers.clusters.kubernetes.api import Object
+from dsec_workers.clusters.kubernetes.outpost.termination import decode
+from dsec_workers.clusters.kubernetes.pod_fate import Fate, fate_of
+from dsec_workers.clusters.local.happenings import event_of
+from dsec_workers.clusters.protocol import ClusterEvent, GangKey
+
+_LAST = ("devices_released", "gone")
+"""What the supervisor says when its processes have ended; on Kubernetes the pods have the last word on that."""
+
+
+@dataclass(kw_only=True)
+class GangView:
+    """`members` is where each was put; `pods` what was last seen of each, `lost` of those that are there no more."""
+
+    key: GangKey
+    namespace: str
+    members: dict[int, MemberPlacement]
+    count: int
+    created_at: float
+    start_timeout_seconds: float
+    grace_seconds: float
+    jobs: list[Object] = field(default_factory=list)
+    pods: dict[int, Object] = field(default_factory=dict)
+    lost: dict[int, Object] = field(default_factory=dict)
+    records: list[dict[str, Any]] = field(default_factory=list)
+    failure: str | None = None
+    """Why we gave its start up."""
+    notice: str | None = None
+    is_stopped: bool = False
+    are_jobs_deleted: bool = False
+    fresh: list[dict[str, Any]] = field(default_factory=list)
+    """Records that were not passed on yet."""
+    is_over: bool = False
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def placement(self) -> Placement:
+        """Where the gang is, as far as its Jobs say."""
+        return Placement(members=tuple(self.members[index] for index in sorted(self.members)))
+
+    @property
+    def is_started(self) -> bool:
+        """Whether user code was let through the barrier."""
+        return any(record["type"] == "started" for record in self.records)
+
+    @property
+    def last_seq(self) -> int:
+        """The number of the newest record."""
+        return max((record["seq"] for record in self.records), default=0)
+
+    def see(self, member: int, pod: Object | None, *, before: Object | None) -> None:
+        """A pod of this gang came, changed or went."""
+        if pod is not None:
+            self.pods[member] = pod
+            self.lost.pop(member, None)
+        else:
+            gone = self.pods.pop(member, None) or before
+            if gone is not None:
+                self.lost[member] = gone
+        self.changed.set()
+
+    def fate(self, member: int) -> Fate | None:
+        """What is known of a member's pod; None when none was ever seen."""
+        pod = self.pods.get(member) or self.lost.get(member)
+        return None if pod is None else fate_of(pod)
+
+    def fates(self) -> dict[int, Fate]:
+        """Of all members whose pods were seen."""
+        found = {index: self.fate(index) for index in range(self.count)}
+        return {index: fate for index, fate in found.items() if fate is not None}
+
+    def hear(self, record: Mapping[str, Any]) -> None:
+        """The supervisor tells something; repetitions are no news."""
+        if record["seq"] <= self.last_seq:
+            return
+        taken = {name: value for name, value in record.items() if name not in ("id", "ok", "done")}
+        if taken["type"] == "progressed":  # told often, and only the newest is worth keeping
+            self.records = [each for each in self.records if each["type"] != "progressed"]
+        self.records.append(taken)
+        self.fresh.append(taken)
+
+    def news(self) -> list[ClusterEvent]:
+        """Events not passed on yet, but those that the pods must confirm first."""
+        fresh, self.fresh = self.fresh, []
+        return [event_of(self.key, record) for record in fresh if record["type"] not in _LAST]
+
+    def known(self) -> list[ClusterEvent]:
+        """All that was told so far, for a successor; none of it is told again as news."""
+        self.fresh = []
+        return [event_of(self.key, record) for record in self.records if record["type"] not in _LAST]
+
+    def settled(self, *, is_fenced: Callable[[str], bool]) -> bool:
+        """Whether no container of the gang can be running any more."""
+        for index in range(self.count):
+            if index in self.pods:
+                if not fate_of(self.pods[index]).is_over:
+                    return False
+            elif index in self.lost:
+                fate = fate_of(self.lost[index])
+                if not fate.is_over and not is_fenced(fate.node):
+                    return False
+            elif not self.are_jobs_deleted:
+                return False
+        return True
+
+    def fallen(self) -> dict[int, str]:
+        """Members whose pods have ended or vanished, each with why, as far as the platform knows."""
+        fallen = {}
+        for index, fate in self.fates().items():
+            if fate.platform is not None and (fate.is_over or index in self.lost):
+                fallen[index] = fate.platform
+            elif fate.is_over:
+                code = "" if fate.exit_code is None else f" (exit code {fate.exit_code})"
+                fallen[index] = f"its pod ended{code}"
+            elif index in self.lost:
+                fallen[index] = "its pod was deleted"
+        return fallen
+
+    def ending(self, now: float) -> list[ClusterEvent]:
+        """The last events: what the supervisor said at the end, or what follows from how the pods ended."""
+        leader = self.fate(0)
+        for record in decode(leader.message) if leader is not None else ():
+            self.hear(record)
+        events = self.news()
+        said: dict[str, Any] = next((dict(r) for r in reversed(self.records) if r["type"] == "gone"), {})
+        for field_name in ("seq", "type"):
+            said.pop(field_name, None)
+        gone = {**self._from_pods(), **said, "at": said.get("at", now)}
+        if self.failure is not None and not self.is_started:
+            # Its pods were told to stop by us: what they say of that is not why the gang left.
+            gone.update(start_failure=said.get("start_failure") or self.failure, notice=self.notice)
+        released = next((r["at"] for r in self.records if r["type"] == "devices_released"), now)
+        events.append(event_of(self.key, {"type": "devices_released", "at": max(released, gone["at"])}))
+        events.append(event_of(self.key, {"type": "gone", **gone}))
+        return events
+
+    def _from_pods(self) -> dict[str, Any]:
+        fates, fallen = self.fates(), self.fallen()
+        commits = [record["step"] for record in self.records if record["type"] == "committed"]
+        by_platform = [index for index, fate in fates.items() if fate.platform is not None]
+        failed = [index for index, fate in fates.items() if fate.exit_code not in (0, None)]
+        lost = next(iter([*by_platform, *failed, *fallen, 0]))
+        start_failure = None
+        if not self.is_started:
+            why = fallen.get(lost) or "its pod did not start"
+            start_failure = f"member {lost} on {self._node(lost)}: {why}"
+        return {
+            "flow_exit": None,
+            "member_exits": {i: f.exit_code for i, f in fates.items() if f.exit_code is not None},
+            "lost_member": lost,
+            "notice": self.notice,
+            "last_commit_step": commits[-1] if commits else None,
+            "start_failure": start_failure,
+        }
+
+    def _node(self, member: int) -> str:
+        placed = self.members.get(member)
+        return placed.node if placed is not None else "an unknown node"
