@@ -11,6 +11,7 @@ from functools import partial
 import anyio
 import anyio.to_thread
 import uvicorn
+from anyio.abc import TaskStatus
 
 from dsec_blocks.cache import Cache
 from dsec_blocks.gateways import files, processes
@@ -79,11 +80,11 @@ async def _serve(settings: AgentSettings, cache: Cache, listening: socket.socket
     prefetches.start(ended=tell)
     host, port = listening.getsockname()[:2]
     me = access.Address(url=f"http://{host}:{port}", process=processes.identify(os.getpid()), nodes=settings.nodes)
-    access.write_address(settings.directory, me)
-    note(f"agent of {', '.join(settings.nodes)}: {me.url}, cache {cache.store.layout.root}")
     try:
         async with anyio.create_task_group() as group:
-            group.start_soon(_end_on_signal, server)
+            await group.start(_end_on_signal, server)
+            access.write_address(settings.directory, me)  # who reads it may ask, and may tell it to end
+            note(f"agent of {', '.join(settings.nodes)}: {me.url}, cache {cache.store.layout.root}")
             group.start_soon(_go_rounds, rounds)
             await server.serve(sockets=[listening])
             group.cancel_scope.cancel()
@@ -98,8 +99,9 @@ async def _go_rounds(rounds: Rounds) -> None:
         await anyio.sleep(_STEP_SECONDS)
 
 
-async def _end_on_signal(server: uvicorn.Server) -> None:
+async def _end_on_signal(server: uvicorn.Server, *, task_status: TaskStatus[None]) -> None:
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        task_status.started()
         async for _ in signals:
             server.should_exit = True
 

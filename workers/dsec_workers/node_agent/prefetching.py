@@ -159,7 +159,7 @@ class Prefetches:
         for _ in self._threads:
             self._queue.put(None)
         deadline = self._cache.store.clock.monotonic() + seconds
-        for thread in self._threads:
+        for thread in filter(threading.Thread.is_alive, self._threads):
             thread.join(max(0.0, deadline - self._cache.store.clock.monotonic()))
 
     def _add(self, address: BundleAddress, *, by: str, id: str | None) -> Prefetching:
