@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 
 from dsec_workers.clusters.kubernetes.api import Api
-from tests.fakes.kubelet.process_nodes import ProcessNodes
+from tests.fakes.kubelet.process_nodes import Nodes, ProcessNodes
 from tests.fixtures.pods import Pods, ended, pod, shell
 
 pytestmark = pytest.mark.slow
@@ -29,6 +29,16 @@ async def test_a_node_is_ready_and_says_what_it_has(process_nodes: ProcessNodes,
     assert not node["spec"].get("taints")
     lease = await kubernetes_api.get("/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/n1")
     assert lease["spec"]["holderIdentity"] == "n1"
+
+
+async def test_nodes_belong_to_whoever_finds_the_socket(process_nodes: ProcessNodes, pods: Pods) -> None:
+    first = process_nodes.add("n1", gpus=1)
+    others = Nodes(process_nodes.folder)
+    assert others.add("n1", gpus=1) == first, "a second time changes nothing"
+    await pods.create(shell("p", "true", node="n1", gpus=1))
+    await pods.phase("p", "Succeeded")
+    others.slow_start("n1", 0.0)
+    assert [pod.name for pod in others.pods("n1")] == ["p"]
 
 
 async def test_a_job_s_pod_is_scheduled_runs_and_its_log_comes_through_the_api_server(

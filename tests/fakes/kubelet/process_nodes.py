@@ -15,6 +15,8 @@ from tests.fakes.kubelet.node_spec import NodeSpec, gpu_node
 ROOT = Path(__file__).resolve().parents[3]
 START_SECONDS = 90.0
 STOP_SECONDS = 60.0
+ORDER_SECONDS = 120.0
+LOG = "kubelet.log"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,69 +33,31 @@ class RunningPod:
     pids: dict[str, int | None]
 
 
-class ProcessNodes:
-    """Use as a context manager; at its end nothing is left, neither processes nor objects of its nodes."""
+class Nodes:
+    """The nodes of a stand-in that runs, whoever started it: its control socket is in `folder`."""
 
-    def __init__(self, kubeconfig: str, folder: Path) -> None:
-        self._kubeconfig, self.folder = kubeconfig, folder
-        self._process: subprocess.Popen[bytes] | None = None
-        self._client: httpx.Client | None = None
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.control = folder / "control.sock"
+        transport = httpx.HTTPTransport(uds=str(self.control))
+        self._client = httpx.Client(transport=transport, base_url="http://kubelet", timeout=ORDER_SECONDS)
         self._names: list[str] = []
 
-    def __enter__(self) -> Self:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        control = self.folder / "control.sock"
-        control.unlink(missing_ok=True)  # of a stand-in that was killed here
-        with (self.folder / "kubelet.log").open("ab") as log:
-            self._process = subprocess.Popen(
-                [
-                    *[sys.executable, "-m", "tests.fakes.kubelet", "--kubeconfig", self._kubeconfig],
-                    *["--folder", str(self.folder), "--parent", str(os.getpid())],
-                ],
-                cwd=ROOT,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-        deadline = time.monotonic() + START_SECONDS
-        while not control.exists():
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"the kubelet stand-in did not start:\n{self._words()}")
-            time.sleep(0.02)
-        transport = httpx.HTTPTransport(uds=str(control))
-        self._client = httpx.Client(transport=transport, base_url="http://kubelet", timeout=120.0)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.clear()
-        self.stop()
+    def answers(self) -> bool:
+        """Whether the stand-in takes orders."""
+        try:
+            return self._client.get("/pods").status_code == 200
+        except httpx.ConnectError:  # the socket's file is there a moment before somebody listens
+            return False
 
     def clear(self) -> None:
-        """Take all nodes away."""
+        """Take away all nodes that were added here."""
         for name in list(self._names):
             self.remove(name)
 
     def abandon(self) -> None:
-        """Its nodes are somebody else's to take away: the stand-in was killed."""
+        """Its nodes are somebody else's to take away."""
         self._names.clear()
-
-    @property
-    def pid(self) -> int:
-        """Of the stand-in's first process."""
-        assert self._process is not None
-        return self._process.pid
-
-    def stop(self) -> None:
-        """End the stand-in with all of its processes; objects stay as they are."""
-        assert self._process is not None and self._client is not None
-        self._client.close()
-        self._process.terminate()
-        try:
-            self._process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
 
     # --- nodes --------------------------------------------------------------------------------------------------
 
@@ -102,19 +66,19 @@ class ProcessNodes:
         return self.add_node(gpu_node(name, **fields))
 
     def add_node(self, spec: NodeSpec) -> NodeSpec:
-        """A node, Ready when this returns."""
+        """A node, Ready when this returns; one that is there stays as it is."""
         self._post("/nodes", spec.to_json())
-        self._names.append(spec.name)
+        if spec.name not in self._names:
+            self._names.append(spec.name)
         return spec
 
     def remove(self, node: str) -> None:
         """Take a node away: its processes, its pods and its object."""
-        self._names.remove(node)
         self._order(node, "remove")
+        self._names = [name for name in self._names if name != node]
 
     def pods(self, node: str | None = None) -> list[RunningPod]:
         """All pods that the nodes know of, finished ones included."""
-        assert self._client is not None
         found = [RunningPod(**fields) for fields in self._client.get("/pods").raise_for_status().json()]
         return [pod for pod in found if node in (None, pod.node)]
 
@@ -171,10 +135,63 @@ class ProcessNodes:
         self._post(f"/nodes/{node}/{order}", given)
 
     def _post(self, path: str, content: Any) -> None:
-        assert self._client is not None
         answer = self._client.post(path, json=content)
         if answer.status_code != 200:
             raise RuntimeError(f"{path}: {answer.text}\n{self._words()}")
 
     def _words(self) -> str:
-        return (self.folder / "kubelet.log").read_text(errors="replace")[-4000:]
+        return (self.folder / LOG).read_text(errors="replace")[-4000:]
+
+
+class ProcessNodes(Nodes):
+    """A stand-in of one's own: use as a context manager; at its end neither processes nor its nodes are left."""
+
+    def __init__(self, kubeconfig: str, folder: Path) -> None:
+        super().__init__(folder)
+        self._kubeconfig = kubeconfig
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.control.unlink(missing_ok=True)  # of a stand-in that was killed here
+        with (self.folder / LOG).open("ab") as log:
+            self._process = subprocess.Popen(
+                [*command(self._kubeconfig, self.folder), "--parent", str(os.getpid())],
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        deadline = time.monotonic() + START_SECONDS
+        while not self.answers():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"the kubelet stand-in did not start:\n{self._words()}")
+            time.sleep(0.02)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.clear()
+        self.stop()
+
+    @property
+    def pid(self) -> int:
+        """Of the stand-in's first process."""
+        assert self._process is not None
+        return self._process.pid
+
+    def stop(self) -> None:
+        """End the stand-in with all of its processes; objects stay as they are."""
+        assert self._process is not None
+        self._client.close()
+        self._process.terminate()
+        try:
+            self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def command(kubeconfig: str, folder: Path) -> list[str]:
+    """The program that is a stand-in; to be run in the repository's root."""
+    return [sys.executable, "-m", "tests.fakes.kubelet", "--kubeconfig", kubeconfig, "--folder", str(folder)]

@@ -76,6 +76,9 @@ class StandIn:
 
     async def _add(self, request: web.Request) -> web.Response:
         spec = NodeSpec.from_json(await request.json())
+        known = self._nodes.get(spec.name)
+        if known is not None:
+            return web.json_response({"address": known.address})
         address = self._addresses.for_node()
         listening = socket.create_server((address, 0))
         await web.SockSite(self._logs, listening, ssl_context=self._certificate).start()
