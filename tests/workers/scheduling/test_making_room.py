@@ -263,3 +263,21 @@ def test_the_holder_of_a_shadow_may_still_evict_those_that_passed_it():
 def test_a_policy_that_cannot_work_is_refused(values, said):
     with pytest.raises(InvalidRequest, match=said):
         Policy(**values)
+
+
+@pytest.mark.parametrize(
+    ("topology", "at", "expected"),
+    [
+        (Topology.RACK, "lost0", []),
+        (Topology.RACK, "ra0", ["ra1"]),
+        (Topology.SPREAD, "ra0", ["rb0"]),
+    ],
+    ids=["a gang in no known rack stays", "one in a rack grows in it", "a spread one only into other known racks"],
+)
+def test_a_gang_bound_to_racks_never_grows_onto_a_node_whose_rack_nobody_knows(topology, at, expected):
+    racks = [node("lost0", 2), node("lost1", 2), node("ra0", 2, rack="ra"), node("ra1", 2, rack="ra")]
+    nodes = [*racks, node("rb0", 2, rack="rb")]
+    small = running("e", f"{at}/0-1", topology=topology)
+    grown = replace(small, request=replace(small.request, nodes=2, min_nodes=1))
+    growths = decide(cluster(nodes, [grown]), policy=SIZES).growths
+    assert [member.node for growth in growths for member in growth.placement.members if member.node != at] == expected
