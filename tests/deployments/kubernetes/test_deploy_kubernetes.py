@@ -4,59 +4,21 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from dsec_blocks.gateways.clock import SystemClock
 from dsec_blocks.model.errors import InvalidRequest
-from dsec_deployments.control_plane import binaries
 from dsec_deployments.control_plane.plane import ControlPlane
 from dsec_deployments.control_plane.simulated_nodes import manifest
-from dsec_deployments.kubernetes import applying, chart
-from dsec_deployments.kubernetes.kinds import Kinds
-from dsec_workers.clusters.kubernetes.api import Api, Object
+from dsec_deployments.kubernetes import applying
+from dsec_workers.clusters.kubernetes.api import Api
+from tests.deployments.kubernetes.conftest import EVERYTHING, rendered, token_of
 from tests.fixtures.ports import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
-EVERYTHING = (
-    "agent.enabled=true",
-    "quotas.{namespace}.requests\\.nvidia\\.com/gpu=64",
-    "image.pullSecrets={{registry}}",
-)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def helm() -> None:
-    """One line that says why these are not run; a failure where they must be."""
-    if binaries.find("helm") is None:
-        line = "the chart's tests were not run: no helm; `make kube-programs` builds it with Go"
-        if os.environ.get("DSEC_KUBERNETES") == "required":
-            pytest.fail(line)
-        pytest.skip(line)
-
-
-def rendered(namespace: str, *assignments: str, release: str = "dsec") -> list[Object]:
-    return chart.render(
-        release=release,
-        namespace=namespace,
-        kubernetes_version=binaries.KUBERNETES_VERSION,
-        assignments=assignments,
-    )
-
-
-@pytest_asyncio.fixture
-async def cleared(kubernetes_api: Api, namespace: str) -> AsyncIterator[str]:
-    """A namespace, after which nothing cluster-wide of a release in it is left."""
-    yield namespace
-    objects = rendered(namespace, *(each.format(namespace=namespace) for each in EVERYTHING))
-    kinds = await Kinds.of(kubernetes_api, objects)
-    for item in objects:
-        if "namespace" not in item["metadata"]:
-            await kubernetes_api.delete(kinds.path(item), at="test.chart")
 
 
 @pytest.mark.parametrize("values", [(), EVERYTHING], ids=["default", "everything"])
@@ -170,12 +132,6 @@ async def test_no_account_may_do_more_than_is_stated(
         found = await rules_of(kubernetes_api, kubernetes, cleared, account, where)
         mine = {what: verbs - everybody.get(what, set()) for what, verbs in found.items()}
         assert {what: verbs for what, verbs in mine.items() if verbs} == stated, (account, where)
-
-
-async def token_of(api: Api, namespace: str, account: str) -> str:
-    path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
-    asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 600}}
-    return str((await api.create(path, asked, at="test.token"))["status"]["token"])
 
 
 async def rules_of(
