@@ -117,6 +117,13 @@ def _ledger(world: World) -> Iterator[str]:
         yield f"{violation.rule}: {violation.text}"
     for holding in world.ledger.holders(world.pool):
         yield f"device {holding.device} is still reserved for {holding.run_id}"
+    for run_id in world.runs:
+        gang = world.gang(run_id)
+        if gang is None or not gang.request.inputs or not gang.attempt:
+            continue
+        told = {order.attempt for order in world.ledger.prefetches_of(run_id)}
+        if told != {gang.attempt}:
+            yield f"run {gang.name} had attempt {gang.attempt} last, but nodes were told to fetch for {told or 'none'}"
 
 
 async def _observed(world: World) -> list[tuple[str, int]]:

@@ -19,15 +19,17 @@ from tests.crash.sightings import processes_of, resume, stopped
 from tests.crash.world import World
 
 Story = Callable[[World], None]
+INPUTS = ["file:///data/of-a-story"]
+"""For a run whose nodes are to be told to fetch; nobody does, so that all of an order's life is the leader's."""
 LINGERS = {"lingers": True}
 """For a run that the story interrupts: its first attempt must still run by then, on a slow machine too."""
 
 
 def eviction(world: World) -> None:
     """A gang on all devices checkpoints, gives way to an urgent one, resumes from its commit, and completes."""
-    low = world.train("low", steps=150, nodes=2, devices_per_node=2, grace="8s", parameters=LINGERS)
+    low = world.train("low", steps=150, nodes=2, devices_per_node=2, grace="8s", parameters=LINGERS, inputs=INPUTS)
     world.wait("low to commit", lambda: ((g := world.gang(low)) and g.last_commit_at) or _is_over(world, low))
-    urgent = world.train("urgent", steps=5, nodes=1, devices_per_node=1, priority=100, grace="8s")
+    urgent = world.train("urgent", steps=5, nodes=1, devices_per_node=1, priority=100, grace="8s", inputs=INPUTS)
     world.wait("urgent to be over", lambda: _is_over(world, urgent))
     world.wait_until_over()
 
@@ -58,7 +60,7 @@ def death(world: World) -> None:
 def failed_launch(world: World) -> None:
     """A foreign process holds a device, so the start fails whole; once it lets go, the run starts."""
     with _foreign_lock(world.home / "devices" / "GPU-declared-0-0.lock"):
-        run = world.train("run", steps=5, nodes=1, devices_per_node=2)
+        run = world.train("run", steps=5, nodes=1, devices_per_node=2, inputs=INPUTS)
         world.wait("a failed start", lambda: (g := world.gang(run)) and (g.infrastructure_restarts or g.attempt > 1))
     world.wait_until_over()
 
