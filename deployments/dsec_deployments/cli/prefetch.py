@@ -27,6 +27,7 @@ def prefetch(
     """
     from time import monotonic
 
+    from dsec_blocks.cache.ahead import watch
     from dsec_blocks.cache.bundles import BundleAddress
     from dsec_blocks.cache.opening import open_cache
     from dsec_blocks.cache.origins import origin_for
@@ -55,7 +56,7 @@ def prefetch(
         )
         began = monotonic()
         with Bars(messages) as bars:
-            arrivals = prefetching.watch(asked, show=bars.show)
+            arrivals = watch(asked, show=bars.show)
     if json:
         print_json(arrivals)
         return

@@ -14,7 +14,7 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
-from dsec_deployments.prefetching import Arrival
+from dsec_blocks.cache.ahead import Arrival
 
 
 class Bars:

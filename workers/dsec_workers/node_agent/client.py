@@ -31,10 +31,10 @@ class AgentClient:
         self._client = httpx.Client(base_url=address.url, headers=headers, timeout=seconds, trust_env=False)
 
     @classmethod
-    def of(cls, home: Path) -> "AgentClient | None":
+    def of(cls, home: Path, *, seconds: float = 30.0) -> "AgentClient | None":
         """A client of the agent that runs in `home`, None if none runs."""
         address = living_address(home / "agent")
-        return None if address is None else cls(address, read_token(home / "agent"))
+        return None if address is None else cls(address, read_token(home / "agent"), seconds=seconds)
 
     def prefetch(self, address: BundleAddress) -> dict[str, Any]:
         """Ask for a bundle; the prefetch as it is now."""

@@ -230,8 +230,8 @@ class Prefetches:
         one.seconds = clock.monotonic() - began
         if self._is_stopping:
             return
-        one.state = state
         self._forget(one)
+        one.state = state
         self._ended(one)
 
     def _forget(self, one: Prefetching) -> None:
