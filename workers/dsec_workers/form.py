@@ -187,6 +187,8 @@ class GangJobConfiguration(BaseJobConfiguration):
     inputs: Any = None
     image: Any = None
     working_dir: str | None = None
+    job_manifest: Any = None
+    """On Kubernetes: a Job as in prefect-kubernetes' template, on which a gang's Jobs are built."""
 
     _environment: ClassVar[tuple[Settings, dict[str, str]] | None] = None
     _own_command: str | None = PrivateAttr(default=None)
@@ -226,7 +228,9 @@ def default_template() -> dict[str, Any]:
     variables = GangVariables.model_json_schema()
     variables.pop("title", None)
     variables.pop("description", None)
-    shipped = {"job_configuration": GangJobConfiguration.json_template(), "variables": variables}
+    configuration = GangJobConfiguration.json_template()
+    configuration.pop("job_manifest")  # no variable of the form: who wants one writes it into the pool's template
+    shipped = {"job_configuration": configuration, "variables": variables}
     return {**shipped, SHIPPED: {"shipped": copy.deepcopy(shipped)}}
 
 

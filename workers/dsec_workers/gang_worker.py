@@ -25,9 +25,9 @@ from dsec_blocks.gateways.clock import SystemClock
 from dsec_blocks.ledger import Ledger
 from dsec_blocks.model.gangs import HOLDING_STATES
 from dsec_blocks.model.names import ENV_HOME, WORKER_TYPE
-from dsec_workers.clusters.local import LocalCluster
 from dsec_workers.clusters.local.layout import GangDirectory
-from dsec_workers.clusters.protocol import GangKey
+from dsec_workers.clusters.opening import open_cluster
+from dsec_workers.clusters.protocol import Cluster, GangKey
 from dsec_workers.exit_deadline import exit_within
 from dsec_workers.form import GangJobConfiguration, GangVariables, default_template
 from dsec_workers.lifecycle.claims import attempt_of
@@ -35,11 +35,10 @@ from dsec_workers.lifecycle.intake import Intake
 from dsec_workers.lifecycle.leading import Leading
 from dsec_workers.lifecycle.planning import Planner
 from dsec_workers.lifecycle.term import LaunchSettings, Term
-from dsec_workers.machine import nodes_of
 from dsec_workers.prefect_api import PrefectApi, Run
 from dsec_workers.prefect_api.gateway import no_client_retries
 from dsec_workers.scheduling.policy import Policy
-from dsec_workers.settings import WorkerSettings
+from dsec_workers.settings import KUBERNETES, LOCAL, WorkerSettings
 
 MEMBER_CLIENT_RETRIES = "9"
 """Of a member's Prefect client, with doubling pauses: about 17 minutes, so that an outage of 15 loses no state."""
@@ -66,7 +65,7 @@ class GangWorker(BaseWorker[GangJobConfiguration, GangVariables, GangWorkerResul
     _logo_url = "https://raw.githubusercontent.com/PrefectHQ/prefect/main/docs/logos/kubernetes.svg"
 
     leading: Leading | None = None
-    _cluster: LocalCluster | None = None
+    _cluster: Cluster | None = None
 
     @classmethod
     def get_default_base_job_template(cls) -> dict[str, Any]:
@@ -89,7 +88,7 @@ class GangWorker(BaseWorker[GangJobConfiguration, GangVariables, GangWorkerResul
 
         try:
             with no_client_retries(), _on_signals(leave):
-                self._cluster = await _open_cluster(settings)
+                self._cluster = await open_cluster(settings, pool=self._work_pool_name)
                 try:
                     async with self:
                         await self._serve(settings, ledger, drain, run_once=run_once, printer=printer)
@@ -140,16 +139,21 @@ class GangWorker(BaseWorker[GangJobConfiguration, GangVariables, GangWorkerResul
             worker_name=self.name,
             worker_id=self.backend_id,
         )
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith(_NOT_INHERITED)}
         retries = own.get(_RETRIES) or os.environ.get(_RETRIES) or MEMBER_CLIENT_RETRIES
-        home = {ENV_HOME: str(term.settings.home)}  # the default checkpoint store is there, for every attempt
         asked = {name: value for name, value in configuration.env.items() if value is not None}
+        if term.settings.cluster == KUBERNETES:  # a container has an environment and paths of its own
+            inherited, home = {}, {}
+            asked = {name: value for name, value in asked.items() if name in own or name not in _OF_THIS_MACHINE}
+        else:
+            inherited = {name: value for name, value in os.environ.items() if not name.startswith(_NOT_INHERITED)}
+            home = {ENV_HOME: str(term.settings.home)}  # the default checkpoint store is there, for every attempt
         env = {**self._known_of_the_server(), **inherited, **home, **asked, _RETRIES: retries}
         return LaunchSettings(
             env=env,
             name=configuration.name or run.name,
             command=configuration.own_command,
             working_dir=configuration.working_dir,
+            job_manifest=configuration.job_manifest,
         )
 
     def _known_of_the_server(self) -> dict[str, str]:
@@ -184,7 +188,7 @@ class GangWorker(BaseWorker[GangJobConfiguration, GangVariables, GangWorkerResul
             log=self._logger,
             drain=drain,
             polled=self._polled,
-            logs_of=lambda key: GangDirectory.of(settings.home, key).path,
+            logs_of=lambda key: GangDirectory.of(settings.home, key).path if settings.cluster == LOCAL else None,
         )
         self._started_event = await self._emit_worker_started_event()
         printer(f"Worker {self.name!r} started!")
@@ -219,6 +223,7 @@ class GangWorker(BaseWorker[GangJobConfiguration, GangVariables, GangWorkerResul
 
 _RETRIES = "PREFECT_CLIENT_MAX_RETRIES"
 _NOT_INHERITED = ("DSEC_", "PREFECT__")
+_OF_THIS_MACHINE = ("PREFECT_HOME", "PREFECT_PROFILES_PATH", "PREFECT_LOCAL_STORAGE_PATH", "PREFECT_MEMO_STORE_PATH")
 
 
 @contextmanager
@@ -249,9 +254,3 @@ def _planner() -> Planner:
     from dsec_workers.scheduling.cycle import plan
 
     return plan
-
-
-async def _open_cluster(settings: WorkerSettings) -> LocalCluster:
-    cluster = LocalCluster(home=settings.home, nodes=nodes_of(settings), clock=SystemClock())
-    await cluster.prepare()
-    return cluster

@@ -10,18 +10,27 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dsec_blocks.model.errors import InvalidRequest
-from dsec_blocks.model.names import ENV_HOME, ENV_LEDGER_URL
+from dsec_blocks.model.names import ENV_CLUSTER, ENV_HOME, ENV_LEDGER_URL
 from dsec_blocks.model.units import parse_duration, parse_memory
+
+LOCAL, KUBERNETES = "local", "kubernetes"
+ENV_REPLICAS = "DSEC_REPLICAS"
+"""How many workers serve the pool with the same settings; the Helm chart says so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSettings:
-    """One worker's settings. `nodes` 0 means: ask NVML; otherwise that many nodes are declared."""
+    """One worker's settings. `nodes` 0 means: ask NVML; otherwise that many nodes are declared.
+
+    What only the Kubernetes adapter needs is read by that (`clusters.kubernetes.settings`).
+    """
 
     home: Path
     ledger_url: str
     holder: str
     """Who this worker is in the leases table; unique per process."""
+    cluster: str = LOCAL
+    """Which adapter starts the gangs: processes on this machine, or Jobs on a Kubernetes cluster."""
     nodes: int = 0
     gpus_per_node: int = 0
     gpu_model: str = "declared"
@@ -43,9 +52,11 @@ class WorkerSettings:
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "WorkerSettings":
         """The settings in `environment`; raises `InvalidRequest` naming the variable that cannot be read."""
         home = Path(environment.get(ENV_HOME) or ".dsec").absolute()
+        ledger_url = environment.get(ENV_LEDGER_URL) or f"sqlite:///{home / 'ledger.db'}"
         return cls(
             home=home,
-            ledger_url=environment.get(ENV_LEDGER_URL) or f"sqlite:///{home / 'ledger.db'}",
+            ledger_url=_shareable(ledger_url, replicas=_count(environment, ENV_REPLICAS, 1)),
+            cluster=_cluster(environment),
             holder=environment.get("DSEC_HOLDER") or f"{socket.gethostname()}-{os.getpid()}",
             nodes=_count(environment, "DSEC_NODES", 0),
             gpus_per_node=_count(environment, "DSEC_GPUS_PER_NODE", 0),
@@ -59,6 +70,23 @@ class WorkerSettings:
             evict_on_drain=environment.get("DSEC_DRAIN", "") == "evict",
             report_seconds=_seconds(environment, "DSEC_REPORT", 30.0),
         )
+
+
+def _cluster(environment: Mapping[str, str]) -> str:
+    name = environment.get(ENV_CLUSTER) or LOCAL
+    if name not in (LOCAL, KUBERNETES):
+        raise InvalidRequest(f"{ENV_CLUSTER}: {name!r} is neither {LOCAL!r} nor {KUBERNETES!r}")
+    return name
+
+
+def _shareable(ledger_url: str, *, replicas: int) -> str:
+    if replicas > 1 and ledger_url.startswith("sqlite"):
+        path = ledger_url.removeprefix("sqlite:///")
+        raise InvalidRequest(
+            f"{ENV_LEDGER_URL}: {replicas} workers cannot share the SQLite file {path}; "
+            "give them a PostgreSQL database (postgresql://…), or run one replica"
+        )
+    return ledger_url
 
 
 def _count(environment: Mapping[str, str], name: str, default: int) -> int:

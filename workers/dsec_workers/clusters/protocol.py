@@ -149,3 +149,6 @@ class Cluster(Protocol):
 
     async def forget(self, key: GangKey) -> None:
         """The ledger has recorded the gang's end: remove what was kept to tell it. Logs stay."""
+
+    async def close(self) -> None:
+        """Stop following; the gangs run on."""

@@ -194,6 +194,7 @@ async def _launch(term: Term, gang: Gang, run: Run, settings: LaunchSettings, ho
         },
         command=settings.command,
         working_dir=settings.working_dir,
+        job_manifest=settings.job_manifest,
         hold_start=hold_start,
         start_timeout_seconds=start_timeout(term, gang),
     )

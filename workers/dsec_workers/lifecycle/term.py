@@ -49,6 +49,8 @@ class LaunchSettings:
     name: str
     command: str | None
     working_dir: str | None
+    job_manifest: Mapping[str, Any] | None = None
+    """On Kubernetes: the pool's own Job, on which the gang's are built."""
 
 
 @dataclass(kw_only=True)

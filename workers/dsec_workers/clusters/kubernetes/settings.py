@@ -1,9 +1,11 @@
 """What the Kubernetes adapter is told: which cluster, which namespace, and what our pods are made of."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from dsec_blocks.model.errors import InvalidRequest
 from dsec_workers.clusters.kubernetes.credentials import ClusterAccess
 from dsec_workers.clusters.kubernetes.node_model import TOPOLOGY_LABELS
 
@@ -40,3 +42,26 @@ class KubernetesSettings:
     """False where containers run in name only (KWOK nodes): members are then believed by their pods' phases alone."""
     creates_at_once: int = 32
     """Requests in flight, over all gangs."""
+
+    @classmethod
+    def from_environment(
+        cls, pool: str, *, access: ClusterAccess, environment: Mapping[str, str] = os.environ
+    ) -> "KubernetesSettings":
+        """The settings of a worker's environment (`DSEC_NAMESPACE`, `DSEC_IMAGE` …).
+
+        Raises `InvalidRequest` naming the variable that cannot be read.
+        """
+        port = environment.get("DSEC_OUTPOST_PORT") or str(OUTPOST_PORT)
+        if not port.isdigit() or not 0 < int(port) < 65536:
+            raise InvalidRequest(f"DSEC_OUTPOST_PORT: {port!r} is no port number")
+        return cls(
+            pool=pool,
+            access=access,
+            namespace=environment.get("DSEC_NAMESPACE") or "default",
+            image=environment.get("DSEC_IMAGE") or DEFAULT_IMAGE,
+            priority_class=environment.get("DSEC_PRIORITY_CLASS") or "",
+            service_account=environment.get("DSEC_SERVICE_ACCOUNT") or "",
+            secret=environment.get("DSEC_SECRET") or "dsec-prefect",
+            node_selector=environment.get("DSEC_NODE_SELECTOR") or "",
+            port=int(port),
+        )

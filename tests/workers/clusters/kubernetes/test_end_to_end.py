@@ -1,0 +1,118 @@
+"""The whole way: a worker, Prefect, a real control plane, and gangs that train in pods, give way and resume."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dsec_blocks.model.gangs import GangState
+from dsec_deployments.control_plane.plane import ControlPlane
+from dsec_workers.clusters.kubernetes.api import Api
+from tests.fakes.kubelet.process_nodes import ProcessNodes
+from tests.fixtures.prefect import PrefectServer
+from tests.integration.site import Site
+from tests.workers.clusters.kubernetes.conftest import until
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+HERE = Path(__file__).parent
+PATIENCE_SECONDS = 240.0
+
+
+@pytest.fixture
+def site(
+    prefect_server: PrefectServer, kubernetes: ControlPlane, process_nodes: ProcessNodes, namespace: str, tmp_path: Path
+) -> Iterator[Site]:
+    nodes = [f"{namespace}-a", f"{namespace}-b"]
+    for node in nodes:
+        process_nodes.add(node, gpus=2)
+    environment = {
+        "DSEC_CLUSTER": "kubernetes",
+        "KUBECONFIG": kubernetes.kubeconfig,
+        "DSEC_NAMESPACE": namespace,
+        "DSEC_NODE_SELECTOR": f"kubernetes.io/hostname in ({','.join(nodes)})",
+    }
+    site = Site(server=prefect_server, home=tmp_path, environment=environment)
+    yield site
+    site.close()
+
+
+def deploy(site: Site, flow: str, **variables: Any) -> None:
+    """A deployment of a flow of `flows_in_pods`, for `Site.submit` to find."""
+    path = os.pathsep.join(filter(None, [str(Path.cwd()), os.environ.get("PYTHONPATH")]))
+    flow_id = site.http.post("flows/", json={"name": flow}).raise_for_status().json()["id"]
+    body = {
+        "name": f"{site.pool}-{flow}",
+        "flow_id": flow_id,
+        "work_pool_name": site.pool,
+        "entrypoint": f"flows_in_pods.py:{flow}",
+        "path": str(HERE),
+        "pull_steps": [{"prefect.deployments.steps.set_working_directory": {"directory": str(HERE)}}],
+        "job_variables": {**variables, "env": {"PYTHONPATH": path}},
+        "enforce_parameter_schema": False,
+    }
+    made = site.http.post("deployments/", json=body).raise_for_status().json()["id"]
+    site._deployments[(flow, repr([]))] = made
+
+
+def steps_of(notes: Path, rank: int) -> list[tuple[int, int, str]]:
+    lines = (notes / f"rank-{rank}").read_text().splitlines() if (notes / f"rank-{rank}").exists() else []
+    return [(int(a), int(s), loss) for a, s, loss, _ in (line.split() for line in lines)]
+
+
+async def test_a_gang_in_pods_gives_way_by_checkpoint_and_ends_with_the_same_loss(
+    site: Site, kubernetes_api: Api, namespace: str
+) -> None:
+    steps, notes = 100, site.home / "notes"
+    deploy(site, "train", nodes=2, devices_per_node=2, grace=60)
+    deploy(site, "urgent", nodes=2, devices_per_node=2, priority=50)
+    site.start_worker()
+    parameters = {"steps": steps, "store": str(site.home / "store"), "notes": str(notes)}
+    low = site.submit("train", parameters=parameters)
+    site.wait("its first steps", lambda: len(steps_of(notes, 3)) > 10, seconds=PATIENCE_SECONDS)
+    site.wait("its first commit", lambda: (site.gang(low) or 0) and site.gang(low).last_step, seconds=PATIENCE_SECONDS)
+    high = site.submit("urgent", parameters={"notes": str(notes)})
+    site.wait_state(high, "COMPLETED", seconds=PATIENCE_SECONDS)
+    site.wait_state(low, "COMPLETED", seconds=PATIENCE_SECONDS)
+    assert (notes / "urgent").read_text() == high
+    assert "AwaitingRetry" in site.history(low)
+    told = [steps_of(notes, rank) for rank in range(4)]
+    stopped_before = [max(step for attempt, step, _ in each if attempt == 1) for each in told]
+    assert len(set(stopped_before)) == 1, "all ranks stopped before the same step"
+    for each in told:
+        assert [step for _, step, _ in each] == list(range(steps)), "no step was lost or done twice"
+    loss = 100.0
+    for _ in range(steps):
+        loss = loss * 0.99 + 3.0 * 0.001
+    assert (notes / "losses").read_text() == repr([loss] * 4), "the very loss of a run that nobody interrupted"
+    gang = site.wait_gang(low, GangState.ENDED)
+    assert (gang.evictions, gang.infrastructure_restarts) == (1, 0)
+    assert site.ledger.holders(site.pool) == [] and site.ledger.check(site.pool) == []
+
+    async def nothing_is_left() -> bool:
+        pods, _ = await kubernetes_api.list(f"/api/v1/namespaces/{namespace}/pods")
+        jobs, _ = await kubernetes_api.list(f"/apis/batch/v1/namespaces/{namespace}/jobs")
+        return not pods and not jobs
+
+    await until(nothing_is_left)
+
+
+async def test_a_worker_that_is_killed_leaves_its_gang_running_and_the_next_one_hears_it_end(
+    site: Site, kubernetes_api: Api, namespace: str
+) -> None:
+    steps, notes = 40, site.home / "notes"
+    deploy(site, "train", nodes=2, devices_per_node=1, grace=30)
+    worker = site.start_worker()
+    parameters = {"steps": steps, "store": str(site.home / "store"), "notes": str(notes)}
+    run = site.submit("train", parameters=parameters)
+    site.wait("its first steps", lambda: len(steps_of(notes, 1)) > 3, seconds=PATIENCE_SECONDS)
+    worker.kill()
+    worker.wait()
+    site.wait("its last step", lambda: len(steps_of(notes, 1)) == steps, seconds=PATIENCE_SECONDS)
+    site.start_worker()
+    site.wait_state(run, "COMPLETED", seconds=PATIENCE_SECONDS)
+    gang = site.wait_gang(run, GangState.ENDED, seconds=PATIENCE_SECONDS)
+    assert (gang.attempt, gang.infrastructure_restarts) == (1, 0)
+    assert {attempt for attempt, _, _ in steps_of(notes, 0)} == {1}
+    assert site.ledger.holders(site.pool) == []
