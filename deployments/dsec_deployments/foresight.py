@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dsec_blocks.ledger import Ledger
+from dsec_blocks.ledger import Arrivals, Ledger
 from dsec_blocks.model.devices import Device, Health, Node
 from dsec_blocks.model.errors import InvalidRequest, UnknownTeam
 from dsec_blocks.model.gangs import HOLDING_STATES, Gang, GangState
@@ -21,7 +21,7 @@ from dsec_blocks.model.teams import Team
 from dsec_workers.lifecycle import incidents
 from dsec_workers.lifecycle.data_distance import NOTHING_KNOWN, DataDistance
 from dsec_workers.lifecycle.orders import standing
-from dsec_workers.lifecycle.records import queued, snapshot_of
+from dsec_workers.lifecycle.records import NOBODY_ARRIVED, queued, seen, snapshot_of
 from dsec_workers.lifecycle.rules import active_policy
 from dsec_workers.scheduling.cycle import plan
 from dsec_workers.scheduling.decisions import Admit, Hold, Plan, Shadow
@@ -45,6 +45,8 @@ class Present:
     """Run id → name, for people."""
     data: DataDistance = NOTHING_KNOWN
     """What the nodes' caches hold."""
+    arrivals: Arrivals = NOBODY_ARRIVED
+    """What has arrived so far."""
 
     def plan(self, *more: QueuedGang) -> Plan:
         """The next plan, if these were waiting too."""
@@ -69,6 +71,7 @@ def present(ledger: Ledger, pool: str, *, now: float) -> Present:
     nodes, preemptors = ledger.nodes(pool), ledger.preemptors(pool)
     gangs = ledger.gangs(pool, {*HOLDING_STATES, GangState.WAITING})
     half_life, weights = policy.usage_half_life_seconds, policy.model_weights
+    arrivals = ledger.arrivals(pool)
     snapshot = snapshot_of(
         pool=pool,
         nodes=nodes,
@@ -79,6 +82,7 @@ def present(ledger: Ledger, pool: str, *, now: float) -> Present:
         usage=ledger.decayed_usage(pool, now, half_life_seconds=half_life, model_weights=weights),
         shadows=ledger.shadows(pool),
         orders=standing(ledger.wishes(pool), nodes, now),
+        arrivals=arrivals,
     )
     data = DataDistance(ledger.inventories(), nodes=nodes, now=now)
     return Present(
@@ -89,6 +93,7 @@ def present(ledger: Ledger, pool: str, *, now: float) -> Present:
             if gang.state is GangState.WAITING
         ),
         data=data,
+        arrivals=arrivals,
         policy=policy,
         now=now,
         names={gang.run_id: gang.name for gang in gangs},
@@ -110,6 +115,7 @@ def captured(path: Path) -> Present:
         policy=found.policy,
         now=found.now,
         data=found.data,
+        arrivals=found.arrivals,
         names={gang.run_id: gang.name for gang in found.gangs},
     )
 
@@ -144,7 +150,8 @@ def what_if(present: Present, gang: Gang) -> Answer:
             f"unknown team {gang.team}; teams are {', '.join(sorted(teams))}; `dsec team add {gang.team}`"
         )
     # An estimate for everybody: it decides nothing, and this gang may be far back.
-    asked = replace(present, policy=replace(present.policy, eta_positions=EVERYBODY))
+    snapshot = present.snapshot.apply(seen=seen(present.arrivals.after([gang.request])))
+    asked = replace(present, snapshot=snapshot, policy=replace(present.policy, eta_positions=EVERYBODY))
     result = asked.plan(queued(gang, seconds_saved=present.data.seconds_saved(gang.request.inputs)))
     return Answer(
         admit=next((admit for admit in result.admits if admit.run_id == gang.run_id), None),

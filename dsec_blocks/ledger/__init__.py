@@ -4,6 +4,7 @@ Nothing is decided here. The ledger makes each step of a gang's life atomic, fen
 may die at any instruction and the next one finds a state from which it can go on.
 """
 
+from dsec_blocks.ledger.arrivals import Arrivals
 from dsec_blocks.ledger.check import Violation
 from dsec_blocks.ledger.decisions import Decision
 from dsec_blocks.ledger.evictions import Eviction
@@ -17,7 +18,7 @@ from dsec_blocks.ledger.transaction import Fence
 from dsec_blocks.ledger.wishes import STANDING_KINDS, WISH_KINDS, Wish
 
 __all__ = [
-    "ACTIVE", "SHADOW", "SHIPPED_VERSION", "STANDING_KINDS", "WISH_KINDS", "CachedBundle", "Decision", "Election",
-    "Eviction", "Fence", "Holding", "Inventory", "Lease", "Ledger", "PolicyRecord", "Prefetch", "PrefetchState",
-    "Violation", "Wish",
+    "ACTIVE", "SHADOW", "SHIPPED_VERSION", "STANDING_KINDS", "WISH_KINDS", "Arrivals", "CachedBundle", "Decision",
+    "Election", "Eviction", "Fence", "Holding", "Inventory", "Lease", "Ledger", "PolicyRecord", "Prefetch",
+    "PrefetchState", "Violation", "Wish",
 ]  # fmt: skip

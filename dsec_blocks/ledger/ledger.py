@@ -1,6 +1,7 @@
 """The ledger as a whole: one object over one database, each of its parts a concept in a module of its own."""
 
 from dsec_blocks.ledger.admission import Admission
+from dsec_blocks.ledger.arrivals import Seen
 from dsec_blocks.ledger.backup import Backup
 from dsec_blocks.ledger.check import Check
 from dsec_blocks.ledger.decisions import Decisions
@@ -29,6 +30,7 @@ class Ledger(
     Teams,
     Leadership,
     Queue,
+    Seen,
     Admission,
     Progress,
     Evictions,

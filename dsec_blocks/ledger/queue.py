@@ -5,7 +5,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from dsec_blocks.ledger import schema
+from dsec_blocks.ledger import arrivals, schema
 from dsec_blocks.ledger.rows import chunks, gang_of, insert_new, request_text, row_of
 from dsec_blocks.ledger.transaction import Fence, Transactions
 from dsec_blocks.model.gangs import Gang, GangState
@@ -22,7 +22,8 @@ class Queue(Transactions):
         """Make runs that Prefect says are scheduled wait here too; the ids of those that did not wait before.
 
         Unknown runs are added, waiting ones brought up to date, ended ones (Retry in the UI) wait again with their
-        attempts, evictions and first submit time; all others are left alone. Without news nothing is written.
+        attempts, evictions and first submit time; all others are left alone. Unknown runs
+        count as arrivals. Without news nothing is written.
         """
         known = self._known([gang.run_id for gang in gangs])
         unknown, changed, again = [], [], []
@@ -44,6 +45,8 @@ class Queue(Transactions):
         with self.transaction(at="ledger.enqueue", fence=fence) as connection:
             if unknown:
                 insert_new(connection, _gangs, unknown)
+                names = {row["run_id"] for row in unknown}
+                arrivals.count(connection, fence.pool, [gang.request for gang in gangs if gang.run_id in names])
             if changed:
                 connection.execute(update.where(_gangs.c.state == GangState.WAITING), changed)
             if again:

@@ -6,7 +6,7 @@ epoch. Nested values are JSON. There is nothing here that SQLite and PostgreSQL 
 
 import sqlalchemy as sa
 
-REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007")
+REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008")
 """Every schema revision, oldest first. A database at any other one was written by a newer DSec."""
 HEAD = REVISIONS[-1]
 VERSION_TABLE = "dsec_schema"
@@ -266,4 +266,13 @@ prefetch_asks = sa.Table(
     sa.Column("error", sa.Text),
     sa.Column("figures", _Json),
     sa.Index("prefetch_asks_by_node", "node", "state"),
+)
+
+arrivals = sa.Table(
+    "arrivals",
+    metadata,
+    sa.Column("pool", sa.Text, primary_key=True),
+    sa.Column("kind", sa.Text, primary_key=True),
+    sa.Column("weight", sa.Float, nullable=False),
+    sa.Column("at", sa.BigInteger, nullable=False),
 )

@@ -144,3 +144,10 @@ def test_a_file_that_lacks_a_part_names_it(ledger: Ledger) -> None:
     del document["shadows"]
     with pytest.raises(InvalidRequest, match="'shadows' is missing"):
         load(document, file="f.json")
+
+
+def test_a_captured_pool_expects_what_the_pool_expects(ledger: Ledger) -> None:
+    document = json.loads(json.dumps(capture(ledger, POOL, now=1_000_100.0, by="ops")))
+    incident, there = load(document), present(ledger, POOL, now=1_000_100.0)
+    assert incident.snapshot.seen == there.snapshot.seen
+    assert {shape.devices: round(weight, 2) for shape, weight in there.snapshot.seen.items()} == {2: 3.0}

@@ -7,7 +7,7 @@ that then look alike are numbered), and what runs said or where they keep files 
 
 The format: `{"format": "dsec-incident", "version": 2, "captured_at", "captured_by", "why", "pool", "policy":
 {"version", "values"}, "nodes", "teams", "usage", "gangs", "holdings", "evictions", "shadows", "orders", "decisions",
-"inventories"}`. Version 1 had no inventories.
+"inventories", "arrivals"}`. Version 1 had neither of the last two.
 Times are seconds since the epoch; records have the fields of the dataclasses they are named after. A reader refuses a
 version that is newer than its own.
 """
@@ -19,7 +19,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from pydantic import TypeAdapter, ValidationError
 
-from dsec_blocks.ledger import Decision, Eviction, Holding, Inventory, Ledger, Wish
+from dsec_blocks.ledger import Arrivals, Decision, Eviction, Holding, Inventory, Ledger, Wish
 from dsec_blocks.model.devices import Node
 from dsec_blocks.model.errors import InvalidRequest
 from dsec_blocks.model.gangs import HOLDING_STATES, Gang, GangState
@@ -52,6 +52,7 @@ class Incident:
     gangs: tuple[Gang, ...]
     decisions: tuple[Decision, ...]
     data: DataDistance
+    arrivals: Arrivals
 
 
 def capture(
@@ -85,6 +86,7 @@ def capture(
         "shadows": ledger.shadows(pool),
         "orders": _dump(list[Wish], ledger.wishes(pool)),
         "decisions": _dump(list[Decision], ledger.decisions(pool, limit=decisions)),
+        "arrivals": _dump(Arrivals, ledger.arrivals(pool)),
         "inventories": _dump(list[Inventory], [_renamed(inventory, names) for inventory in held]),
     }
 
@@ -107,6 +109,7 @@ def load(document: Mapping[str, Any], *, file: str = "incident") -> Incident:
         for eviction in evictions:
             if eviction.for_run is not None:
                 preemptors.setdefault(eviction.run_id, []).append(eviction.for_run)
+        arrivals = _load(Arrivals, document, "arrivals", file) if version > 1 else Arrivals()
         snapshot = snapshot_of(
             pool=pool,
             nodes=nodes,
@@ -117,6 +120,7 @@ def load(document: Mapping[str, Any], *, file: str = "incident") -> Incident:
             usage={str(name): float(value) for name, value in document["usage"].items()},
             shadows=document["shadows"],
             orders=standing(_load(list[Wish], document, "orders", file), nodes, now),
+            arrivals=arrivals,
         )
         held = _load(list[Inventory], document, "inventories", file) if version > 1 else []
         data = DataDistance({inventory.node: inventory for inventory in held}, nodes=nodes, now=now)
@@ -139,6 +143,7 @@ def load(document: Mapping[str, Any], *, file: str = "incident") -> Incident:
             gangs=tuple(gangs),
             decisions=tuple(_load(list[Decision], document, "decisions", file)),
             data=data,
+            arrivals=arrivals,
         )
     except KeyError as error:
         raise InvalidRequest(f"{file}: {error.args[0]!r} is missing; capture the incident again") from None

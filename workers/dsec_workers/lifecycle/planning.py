@@ -131,6 +131,7 @@ class Planning:
             conditional=self.conditional,
             evicted_lately=evicted_lately,
             moved_at=moved_at,
+            arrivals=await term.read(term.ledger.arrivals, term.pool),
         )
 
     async def _past_evictions(self, term: Term, now: float) -> tuple[dict[str, int], dict[str, float]]:

@@ -2,16 +2,21 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
-from dsec_blocks.ledger import Eviction, Holding
+from dsec_blocks.ledger import Arrivals, Eviction, Holding
+from dsec_blocks.ledger.arrivals import request_of
 from dsec_blocks.model.devices import Node
 from dsec_blocks.model.gangs import HOLDING_STATES, Gang, GangState
 from dsec_blocks.model.teams import Team
 from dsec_workers.lifecycle.orders import Orders
 from dsec_workers.scheduling.decisions import Shadow
+from dsec_workers.scheduling.shapes import MemberShape, member_shape
 from dsec_workers.scheduling.snapshot import QueuedGang, RunningGang, Snapshot, build_snapshot
+
+NOBODY_ARRIVED = Arrivals()
 
 
 def queued(
@@ -82,6 +87,20 @@ def running_gang(
     )
 
 
+def seen(arrivals: Arrivals) -> dict[MemberShape, float]:
+    """How often members of each shape have arrived lately."""
+    found: dict[MemberShape, float] = {}
+    for kind, weight in arrivals.weights().items():
+        shape = _shape_of(kind)
+        found[shape] = found.get(shape, 0.0) + weight
+    return found
+
+
+@lru_cache(maxsize=4096)
+def _shape_of(kind: str) -> MemberShape:
+    return member_shape(request_of(kind))
+
+
 def snapshot_of(
     *,
     pool: str,
@@ -96,6 +115,7 @@ def snapshot_of(
     conditional: Mapping[str, float] = MappingProxyType({}),
     evicted_lately: Mapping[str, int] = MappingProxyType({}),
     moved_at: Mapping[str, float] = MappingProxyType({}),
+    arrivals: Arrivals = NOBODY_ARRIVED,
 ) -> Snapshot:
     """What a plan sees of these records: of `gangs`, those that hold devices; of `evictions`, those in flight."""
     for_run = {eviction.run_id: eviction.for_run for eviction in evictions if eviction.state == "open"}
@@ -119,5 +139,6 @@ def snapshot_of(
         withheld=orders.withheld,
         overrides=orders.overrides,
         evicted_lately=evicted_lately,
+        seen=seen(arrivals),
         pool=pool,
     )
