@@ -1,6 +1,7 @@
 """A Scheduled write must not revive a run that somebody ended in between."""
 
 from dsec_workers.lifecycle.scheduled import ended_since_scheduled, overwritten
+from dsec_workers.prefect_api.results import KEEPS_WAITING
 from tests.workers.lifecycle.records import state
 
 BASE = state("SCHEDULED", at=10.0)
@@ -42,3 +43,12 @@ def test_an_end_that_a_claim_replaced_is_found_whichever_timestamp_is_the_later(
 def test_an_end_before_the_run_was_scheduled_again_is_history() -> None:
     again = state("SCHEDULED", "AwaitingRetry", at=12.0)
     assert ended_since_scheduled([BASE, state("FAILED", at=11.0), again, state("PENDING", at=13.0)]) is None
+
+
+def test_a_reason_written_over_a_cancel_by_a_worker_that_died_then_does_not_revive_the_run() -> None:
+    cancelled = state("CANCELLED", at=11.0)
+    reason = state("SCHEDULED", "AwaitingGPUs", at=12.0, transition_id=KEEPS_WAITING + "-0000-4000-8000-000000000000")
+    pending = state("PENDING", at=13.0)
+    assert ended_since_scheduled([BASE, cancelled, reason, pending]) is cancelled
+    by_a_user = state("SCHEDULED", "AwaitingRetry", at=12.0, transition_id="01234567-0000-4000-8000-000000000000")
+    assert ended_since_scheduled([BASE, cancelled, by_a_user, reason, pending]) is None

@@ -49,12 +49,14 @@ def overwritten(history: Sequence[RunState], *, base: RunState, ours: RunState) 
 def ended_since_scheduled(history: Sequence[RunState]) -> RunState | None:
     """The newest state that ended the run (or asked for its end) after it was last Scheduled.
 
-    Between Scheduled and the Pending of a claim there is nothing else in a run that nobody ended.
+    Between Scheduled and the Pending of a claim there is nothing else in a run that nobody ended. A Scheduled state
+    that only keeps a run waiting does not count: a worker may have been killed between writing it over somebody's
+    Cancel and putting the Cancel back.
     """
     ends = None
     for state in sorted(history, key=lambda state: state.timestamp):
         if state.type == "SCHEDULED":
-            ends = None
+            ends = ends if state.keeps_waiting else None
         elif state.terminal or state.type == "CANCELLING":
             ends = state
     return ends

@@ -18,6 +18,7 @@ from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt,
 
 from dsec_blocks.gateways.faults import InjectedError, fault_point
 from dsec_workers.prefect_api.results import (
+    KEEPS_WAITING,
     ApiRefused,
     ApiUnavailable,
     Deployment,
@@ -179,11 +180,11 @@ class PrefectApi:
 
     async def undo_claim(self, run_id: str, proposal: Proposal) -> Transition:
         """Give a claimed run back to the queue."""
-        return await self._set_state(run_id, proposal, at="prefect.claim.undo")
+        return await self._set_state(run_id, proposal, at="prefect.claim.undo", keeps_waiting=True)
 
     async def tell_reason(self, run_id: str, proposal: Proposal) -> Transition:
         """Rewrite a waiting run's Scheduled state with its reason."""
-        return await self._set_state(run_id, proposal, at="prefect.reason.write")
+        return await self._set_state(run_id, proposal, at="prefect.reason.write", keeps_waiting=True)
 
     async def requeue(self, run_id: str, proposal: Proposal) -> Transition:
         """Put a run that gave way (or lost its infrastructure) back in the queue."""
@@ -237,11 +238,17 @@ class PrefectApi:
 
     # The wire
 
-    async def _set_state(self, run_id: str, proposal: Proposal, *, at: str, force: bool = False) -> Transition:
-        return await self._send_state(run_id, proposal.to_json(""), at=at, force=force)
+    async def _set_state(
+        self, run_id: str, proposal: Proposal, *, at: str, force: bool = False, keeps_waiting: bool = False
+    ) -> Transition:
+        return await self._send_state(run_id, proposal.to_json(""), at=at, force=force, keeps_waiting=keeps_waiting)
 
-    async def _send_state(self, run_id: str, state: dict[str, Any], *, at: str, force: bool) -> Transition:
+    async def _send_state(
+        self, run_id: str, state: dict[str, Any], *, at: str, force: bool, keeps_waiting: bool = False
+    ) -> Transition:
         transition_id = str(uuid4())
+        if keeps_waiting:
+            transition_id = KEEPS_WAITING + transition_id[len(KEEPS_WAITING) :]
         details = {**(state.get("state_details") or {}), "transition_id": transition_id, "flow_run_id": run_id}
         body = {"state": {**state, "state_details": details}, "force": force}
         answer = await self._write("POST", "/flow_runs/{id}/set_state", {"id": run_id}, body, at=at)

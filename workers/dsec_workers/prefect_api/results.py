@@ -12,6 +12,8 @@ from typing import Any
 from dsec_blocks.model.errors import DsecError
 
 TERMINAL = frozenset({"COMPLETED", "FAILED", "CRASHED", "CANCELLED"})
+KEEPS_WAITING = "d5ec0001"
+"""How the transition id of a Scheduled state begins that only rewrites a reason, or takes a claim back."""
 
 
 class ApiUnavailable(DsecError):
@@ -44,6 +46,11 @@ class RunState:
     def terminal(self) -> bool:
         """Whether the run is over as far as Prefect knows."""
         return self.type in TERMINAL
+
+    @property
+    def keeps_waiting(self) -> bool:
+        """Whether a worker of ours wrote it for a run that waited anyway: it makes nothing Scheduled again."""
+        return (self.transition_id or "").startswith(KEEPS_WAITING)
 
     @property
     def suspended(self) -> bool:
