@@ -22,7 +22,7 @@ from dsec_blocks.gateways.processes import ProcessId
 from dsec_blocks.model.names import ENV_FAULT, ENV_HOME
 from dsec_workers.clusters.local.layout import socket_path
 from tests.crash.sightings import DeviceWatch, describe, processes_of, resume, stopped
-from tests.integration.site import Site
+from tests.integration.site import PATIENCE, Site
 
 FLOWS = Path(__file__).parent / "flows"
 LEASE_TTL_SECONDS = 2.5
@@ -171,7 +171,7 @@ class World(Site):
         return logs[number].read_text(errors="replace") if logs else ""
 
     def wait(self, what: str, condition: Callable[[], Any], seconds: float = 45.0) -> Any:
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + seconds * PATIENCE
         while time.monotonic() < deadline:
             found = condition()
             if found:
