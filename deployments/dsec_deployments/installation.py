@@ -40,6 +40,8 @@ class Installation:
     prefect_api_url: str | None = None
     owns_server: bool = False
     """Whether `dsec up` started the Prefect server, so that `dsec down` may stop it."""
+    cluster_cache: bool = False
+    """Whether `dsec up` starts a store that the nodes' caches share."""
 
     def changed(self, **given: object) -> "Installation":
         """With every option that was given (not None) put in."""

@@ -12,12 +12,14 @@ from dsec_blocks.ledger import Ledger
 from dsec_blocks.model.clock import Clock
 from dsec_blocks.model.errors import DsecError
 from dsec_blocks.model.gangs import HOLDING_STATES, GangState
-from dsec_deployments import agent_process, background, installation
+from dsec_deployments import agent_process, background, cluster_cache, installation
 from dsec_deployments.installation import Installation
 
 WORKER_SECONDS = 15.0
 SERVER_SECONDS = 15.0
 AGENT_SECONDS = 10.0
+STORE_SECONDS = 3.0
+"""A clean end takes it half a minute; what it holds is a cache, and verified by whoever reads it."""
 EVICT_SECONDS = 600.0
 
 Tell = Callable[[str], None]
@@ -41,6 +43,9 @@ def bring_down(
         _stop(home, "worker", WORKER_SECONDS, progress=progress, note=note, clock=clock)
         _stop_gangs(home, evict=evict, progress=progress, note=note, clock=clock)
         _stop(home, agent_process.NAME, AGENT_SECONDS, progress=progress, note=note, clock=clock)
+        if wanted.cluster_cache:
+            _stop(home, cluster_cache.NAME, STORE_SECONDS, progress=progress, note=note, clock=clock)
+            cluster_cache.forget(home)
         if wanted.owns_server:
             _stop(home, "prefect-server", SERVER_SECONDS, progress=progress, note=note, clock=clock)
         if purge:

@@ -12,7 +12,7 @@ from dsec_blocks.ledger import Ledger
 from dsec_blocks.model.clock import Clock
 from dsec_blocks.model.errors import DsecError, ServerUnreachable
 from dsec_blocks.model.teams import Team
-from dsec_deployments import agent_process, background, installation, prefect_server, provisioning
+from dsec_deployments import agent_process, background, cluster_cache, installation, prefect_server, provisioning
 from dsec_deployments.background import Background
 from dsec_deployments.cli.worker import worker_command
 from dsec_deployments.installation import DEFAULT_GPUS, DEFAULT_NODES, Installation
@@ -66,6 +66,8 @@ def _bring_up(wanted: Installation, home: Path, *, progress: Tell, note: Tell, c
         progress("work pool")
         _pool(api, ours.pool, note=note)
         _teams(api, ledger, ours.pool, note=note)
+        if ours.cluster_cache:
+            cluster_cache.bring_up(home, clock=clock, progress=progress, note=note)
         agent = agent_process.find(home)
         beginning = None if agent is not None else agent_process.begin(ours, home)
         worker = _work(ours, home, ledger, progress=progress, note=note, clock=clock)

@@ -15,6 +15,7 @@ from dsec_blocks.cache.lease import Lease
 from dsec_blocks.cache.opening import open_cache
 from dsec_blocks.cache.origins import OriginCredentials
 from dsec_blocks.cache.settings import DEFAULT_TTL_SECONDS, CacheSettings, Revalidate, parse_size
+from dsec_blocks.cache.site import Site
 from dsec_blocks.cache.store import Limits
 from dsec_blocks.cache.store.layout import Layout
 from dsec_blocks.cache.store.store import DEFAULT_FREE_INODES
@@ -128,6 +129,29 @@ class NodeCache(Block):
         examples=["200MB/s"],
     )
 
+    cluster: str | None = Field(
+        default=None,
+        title="Cluster store",
+        description="s3://bucket/prefix near the nodes that they share: each object is then read from its origin once. "
+        "Empty: each node asks the origin.",
+        examples=["s3://cluster-cache/models"],
+    )
+    cluster_endpoint_url: str | None = Field(
+        default=None, title="Cluster store: endpoint", description="URL of its S3 interface; empty for AWS."
+    )
+    cluster_access_key_id: SecretStr | None = Field(
+        default=None, title="Cluster store: access key", description="Empty: what the environment says."
+    )
+    cluster_secret_access_key: SecretStr | None = Field(
+        default=None, title="Cluster store: secret key", description="Belongs to the access key."
+    )
+    cluster_limit: str | None = Field(
+        default=None,
+        title="Cluster store: size limit",
+        description="Above 95 % of it, what was used longest ago is removed. Empty: a rule of the store sees to that.",
+        examples=["10TiB"],
+    )
+
     @field_validator("directory")
     @classmethod
     def _is_absolute(cls, value: str) -> str:
@@ -137,7 +161,7 @@ class NodeCache(Block):
             raise ValueError("write the path without '..'")
         return value
 
-    @field_validator("bucket")
+    @field_validator("bucket", "cluster")
     @classmethod
     def _is_a_bucket(cls, value: str | None) -> str | None:
         if value is not None and (urlsplit(value).scheme != "s3" or not urlsplit(value).netloc):
@@ -148,6 +172,7 @@ class NodeCache(Block):
     def _makes_sense(self) -> "NodeCache":
         try:
             self.settings()
+            self.site()
         except CacheError as error:
             raise ValueError(str(error)) from None
         return self
@@ -186,9 +211,23 @@ class NodeCache(Block):
             ),
         )
 
+    def site(self) -> Site | None:
+        """The store that the nodes share, None without one. Raises `InvalidCacheSetting`."""
+        if self.cluster is None:
+            return None
+        return Site(
+            url=self.cluster,
+            endpoint_url=self.cluster_endpoint_url,
+            access_key_id=_secret(self.cluster_access_key_id),
+            secret_access_key=_secret(self.cluster_secret_access_key),
+            limit_bytes=None
+            if self.cluster_limit is None
+            else parse_size(self.cluster_limit, field_name="cluster_limit"),
+        )
+
     def open(self) -> Cache:
         """The cache of this node; touches nothing yet."""
-        return open_cache(self.settings())
+        return open_cache(self.settings(), cluster=self.site())
 
     def acquire(self, uri: str, **options: Any) -> Lease:
         """The bundle at `uri`, on this node and held until the lease is released: see `Cache.acquire`."""
@@ -201,6 +240,14 @@ class NodeCache(Block):
             Layout(settings.directory).prepare()
         if self.bucket is not None:
             _reach(self.bucket, settings.credentials)
+        site = self.site()
+        if site is not None:
+            keys = OriginCredentials(
+                endpoint_url=site.endpoint_url,
+                access_key_id=site.access_key_id,
+                secret_access_key=site.secret_access_key,
+            )
+            _reach(site.url, keys)
 
     def save(self, name: str | None = None, overwrite: bool = False, client: Any = None) -> Any:
         """Test the cache, then save the block."""

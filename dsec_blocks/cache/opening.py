@@ -8,6 +8,7 @@ from dsec_blocks.cache.acquiring import Cache
 from dsec_blocks.cache.origins import Origin, origin_for
 from dsec_blocks.cache.origins.opening import identity_of
 from dsec_blocks.cache.settings import CacheSettings, from_environment
+from dsec_blocks.cache.site import Site, home_of, read_site
 from dsec_blocks.cache.store.store import Store
 from dsec_blocks.gateways.clock import SystemClock
 from dsec_blocks.model.clock import Clock
@@ -17,12 +18,15 @@ if TYPE_CHECKING:
 
 
 def open_cache(
-    settings: CacheSettings | None = None, *, clock: Clock | None = None, cluster: "ClusterAddress | None" = None
+    settings: CacheSettings | None = None, *, clock: Clock | None = None, cluster: "ClusterAddress | Site | None" = None
 ) -> Cache:
     """The cache that `settings` describe, or the one of the environment; touches nothing yet.
 
-    With `cluster` what the node lacks comes through the store that the cluster's nodes share.
+    With `cluster` what the node lacks comes through the store that the cluster's nodes share. The cache of the
+    environment has the cluster level of its installation.
     """
+    if settings is None and cluster is None:
+        cluster = read_site(home_of())
     settings = settings or from_environment()
     clock = clock or SystemClock()
     store = Store.open(settings.directory, clock=clock, limits=settings.limits, policy=settings.policy)
@@ -30,7 +34,8 @@ def open_cache(
     @lru_cache(maxsize=1)
     def level() -> "ClusterLevel":
         assert cluster is not None
-        return cluster.open(clock=clock, origin=settings.credentials)
+        address = cluster.address() if isinstance(cluster, Site) else cluster
+        return address.open(clock=clock, origin=settings.credentials)
 
     def origin_of(uri: str) -> Origin:
         origin = origin_for(uri, settings.credentials)

@@ -19,6 +19,12 @@ def up(
     database: Annotated[
         str | None, typer.Option(help="The ledger's URL: sqlite:///… or postgresql://…; SQLite in .dsec by default.")
     ] = None,
+    cluster_cache: Annotated[
+        bool | None,
+        typer.Option(
+            "--cluster-cache/--no-cluster-cache", help="Start an S3 store (SeaweedFS) that the nodes' caches share."
+        ),
+    ] = None,
     foreground: Annotated[
         bool, typer.Option("--foreground", help="Stay, show the worker's log, stop it on Ctrl-C.")
     ] = False,
@@ -26,7 +32,7 @@ def up(
     """Start everything a pool needs; what runs already is left alone.
 
     A Prefect server (on SQLite, unless PREFECT_API_URL names one), the work pool with its form, a queue per team, a
-    worker, and the deployments of ./prefect.yaml.
+    worker, the node's agent, and the deployments of ./prefect.yaml.
 
     Example: [bold]dsec up --nodes 3 --gpus 4 --gpu-model H100[/]
     """
@@ -37,7 +43,14 @@ def up(
     if gpu_memory is not None:
         parse_memory(gpu_memory, field="--gpu-memory")
     wanted = installation.load().changed(
-        pool=pool, port=port, nodes=nodes, gpus=gpus, gpu_model=gpu_model, gpu_memory=gpu_memory, ledger_url=database
+        pool=pool,
+        port=port,
+        nodes=nodes,
+        gpus=gpus,
+        gpu_model=gpu_model,
+        gpu_memory=gpu_memory,
+        ledger_url=database,
+        cluster_cache=cluster_cache,
     )
     with messages.status("starting …") as status:
         started = startup.bring_up(wanted, progress=status.update, note=lambda text: messages.print(f"✓ {text}"))

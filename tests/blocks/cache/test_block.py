@@ -104,6 +104,26 @@ def test_the_check_tries_the_credentials(s3_store: S3Store, tmp_path: Path) -> N
     assert "wrong" not in str(caught.value)
 
 
+@pytest.mark.slow
+def test_the_store_that_the_nodes_share_is_tried_with_keys_of_its_own(s3_store: S3Store, tmp_path: Path) -> None:
+    fields: dict[str, Any] = {
+        "directory": str(tmp_path / "cache"),
+        "cluster": f"s3://{s3_store.bucket}/shared",
+        "cluster_endpoint_url": s3_store.endpoint_url,
+        "cluster_access_key_id": s3_store.access_key_id,
+        "cluster_limit": "1TiB",
+    }
+    block = NodeCache(**fields, cluster_secret_access_key=s3_store.secret_access_key)
+    block.check()
+    site = block.site()
+    assert site is not None and (site.url, site.limit_bytes) == (fields["cluster"], 2**40)
+    assert s3_store.secret_access_key not in repr(block) + repr(site)
+    with pytest.raises(OriginRefused, match="refuses these credentials"):
+        NodeCache(**fields, cluster_secret_access_key="wrong").check()
+    with pytest.raises(ValueError, match="cluster_limit"):
+        NodeCache(**{**fields, "cluster_limit": "much"}, cluster_secret_access_key="x")
+
+
 def test_prefect_finds_the_block_and_importing_the_cache_does_not_import_prefect() -> None:
     from dsec_blocks import collection
 

@@ -5,12 +5,13 @@ from pathlib import Path
 from dsec_blocks.cache import Cache, open_cache
 from dsec_blocks.cache.errors import InvalidCacheSetting
 from dsec_blocks.cache.settings import from_environment
+from dsec_blocks.cache.site import home_of, read_site
 
 
 def cache_of(*, directory: Path | None, limit: str | None, block: str | None) -> Cache:
     """The cache, opened. Raises `InvalidCacheSetting`."""
     if block is None:
-        return open_cache(from_environment(directory=directory, limit=limit))
+        return open_cache(from_environment(directory=directory, limit=limit), cluster=read_site(home_of()))
     if directory is not None or limit is not None:
         raise InvalidCacheSetting(f"--block {block} says where the cache is and how large; leave the other options out")
     from dsec_blocks import NodeCache
