@@ -22,16 +22,9 @@ from dsec_workers.clusters.kubernetes.gang_jobs import GangJobs, missing_permiss
 from dsec_workers.clusters.kubernetes.gang_view import GangView
 from dsec_workers.clusters.kubernetes.manifest import jobs_of
 from dsec_workers.clusters.kubernetes.mirror import Mirror
-from dsec_workers.clusters.kubernetes.naming import (
-    LABEL_POOL,
-    key_of,
-    label_value,
-    member_of,
-    members_of,
-    placement_of,
-    timing_of,
-)
-from dsec_workers.clusters.kubernetes.occupancy import Requests, pod_requests
+from dsec_workers.clusters.kubernetes.occupancy import pod_requests
+from dsec_workers.clusters.kubernetes.room import until_free
+from dsec_workers.clusters.kubernetes.roster import Roster
 from dsec_workers.clusters.kubernetes.secret import NamespaceSecrets
 from dsec_workers.clusters.kubernetes.settings import KubernetesSettings
 from dsec_workers.clusters.kubernetes.supply import Supply
@@ -56,15 +49,12 @@ class KubernetesCluster:
         self._jobs = GangJobs(api, pool=settings.pool, at_once=settings.creates_at_once)
         self._secrets = NamespaceSecrets(api, name=settings.secret)
         self._events: asyncio.Queue[ClusterEvent] = asyncio.Queue()
-        self._views: dict[GangKey, GangView] = {}
+        self._roster = Roster(pool=settings.pool)
         self._tasks: dict[GangKey, asyncio.Task[None]] = {}
         self._errands: set[asyncio.Task[None]] = set()
-        self._forgotten: set[GangKey] = set()
-        self._surprised = asyncio.Event()
-        """Pods of ours were seen that nobody here knows: somebody has to adopt (or sweep) them."""
         self._room = asyncio.Event()
         self._nodes = Mirror(api, "/api/v1/nodes", labels=settings.node_selector, on_change=self._supply.node_changed)
-        self._pods = Mirror(api, "/api/v1/pods", on_change=self._pod_changed)
+        self._pods = self._roster.pods = Mirror(api, "/api/v1/pods", on_change=self._pod_changed)
 
     async def prepare(self) -> None:
         """Follow the cluster from now on.
@@ -100,27 +90,28 @@ class KubernetesCluster:
         With `hold_start`, that is when the victims' pods have ended: a kubelet admits nothing before. Raises
         `ClusterError` if nothing was started.
         """
-        self._forgotten.discard(order.key)
         template = order.job_manifest or {}
         namespace = (template.get("metadata") or {}).get("namespace") or self._settings.namespace
         wanted = jobs_of(order, self._settings, namespace=namespace, template=template)
         members = dict(enumerate(order.placement.members))
         for member in members.values():
             self._supply.hold(order.key, member)
-        view = self._views.get(order.key)
+        view = self._roster.views.get(order.key)
         if view is None:
-            view = self._views[order.key] = GangView(
-                key=order.key,
-                namespace=namespace,
-                members=members,
-                count=len(members),
-                created_at=self._clock.now(),
-                start_timeout_seconds=order.start_timeout_seconds,
-                grace_seconds=order.request.grace_seconds,
+            view = self._roster.enter(
+                GangView(
+                    key=order.key,
+                    namespace=namespace,
+                    members=members,
+                    count=len(members),
+                    created_at=self._clock.now(),
+                    start_timeout_seconds=order.start_timeout_seconds,
+                    grace_seconds=order.request.grace_seconds,
+                )
             )
-            self._take_in_pods(view)
         try:
-            await self._until_free(order, view, [pod_requests(job["spec"]["template"]) for job in wanted])
+            needs = [pod_requests(job["spec"]["template"]) for job in wanted]
+            await until_free(order, view, needs, supply=self._supply, changed=self._room, clock=self._clock)
             await self._secrets.key(namespace, order.env)
             with fault_point("cluster.kubernetes.launch"):
                 view.jobs = await self._jobs.create(wanted)
@@ -138,30 +129,6 @@ class KubernetesCluster:
             "jobs": [job["metadata"]["name"] for job in view.jobs],
         }
 
-    async def _until_free(self, order: LaunchOrder, view: GangView, needs: Sequence[Requests]) -> None:
-        """Wait until what was reserved is free on its nodes, and give up with what is lacking."""
-        deadline = self._clock.monotonic() + order.start_timeout_seconds
-        while True:
-            if view.is_stopped:
-                raise ClusterError("it was stopped before it could start")
-            for member in order.placement.members:
-                if not view.jobs and not view.pods and (closed := self._supply.closed(member.node)):
-                    raise ClusterError(closed)
-            unknown = self._supply.unknown(needs)
-            if unknown is not None:
-                raise ClusterError(unknown)
-            placed = zip(order.placement.members, needs, strict=True)
-            lacking = [self._supply.lacking(order.key, member.node, need) for member, need in placed]
-            why = next(filter(None, lacking), None)
-            if why is None:
-                return
-            if self._clock.monotonic() > deadline:
-                raise ClusterError(why)
-            self._room.clear()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_POLL_SECONDS):
-                    await self._room.wait()
-
     # --- telling and stopping -------------------------------------------------------------------------------------
 
     async def notify(self, key: GangKey, notice: Notice) -> None:
@@ -175,7 +142,7 @@ class KubernetesCluster:
             "deadline": notice.deadline,
             "attempt": notice.attempt,
         }
-        view = self._views.get(key)
+        view = self._roster.views.get(key)
         if view is None or view.is_over:
             return
         view.notice = notice.kind.value
@@ -192,7 +159,7 @@ class KubernetesCluster:
 
     async def withdraw(self, key: GangKey) -> bool:
         """Take back a notice that nobody has acted on; False when it was too late."""
-        view = self._views.get(key)
+        view = self._roster.views.get(key)
         if view is None:
             return False
         with fault_point("cluster.kubernetes.withdraw"):
@@ -204,7 +171,7 @@ class KubernetesCluster:
 
     async def stop(self, key: GangKey, grace_seconds: float) -> None:
         """Stop whatever is left of the gang. Idempotent; its places are free when its pods have left."""
-        view = self._views.get(key)
+        view = self._roster.views.get(key)
         if view is None:
             view = await self._found(key)
             if view is None:
@@ -249,8 +216,8 @@ class KubernetesCluster:
 
     async def events(self) -> AsyncIterator[ClusterEvent]:
         """What happens from now on, until pods of ours show up that only `adopt` can account for."""
-        self._surprised.clear()
-        surprise = asyncio.create_task(self._surprised.wait())
+        self._roster.surprised.clear()
+        surprise = asyncio.create_task(self._roster.surprised.wait())
         heard: asyncio.Task[ClusterEvent] | None = None
         try:
             while True:
@@ -267,20 +234,19 @@ class KubernetesCluster:
     async def adopt(self) -> tuple[ObservedGang, ...]:
         """All gangs of the pool on the cluster; those that run are followed from where this report ends."""
         found = await self._jobs.all()
-        for key in self._pods_by_gang():
+        for key in self._roster.pods_by_gang():
             found.setdefault(key, [])  # its Jobs were deleted; its pods may still be leaving
         seen = await asyncio.gather(*(self._observe(key, jobs) for key, jobs in found.items()))
         return tuple(gang for gang in seen if gang is not None)
 
     async def _observe(self, key: GangKey, jobs: Sequence[Object]) -> ObservedGang | None:
-        view = self._views.get(key)
+        view = self._roster.views.get(key)
         if view is None:
-            if key in self._forgotten and all(job["metadata"].get("deletionTimestamp") for job in jobs):
+            if key in self._roster.forgotten and all(job["metadata"].get("deletionTimestamp") for job in jobs):
                 return None
-            view = self._view_of(key, jobs)
+            view = self._roster.found(key, jobs)
             if view is None:
                 return None
-            self._views[key] = view
             for member in view.members.values():
                 self._supply.hold(key, member)
             answer = await self._ask(view, {"op": "status"})
@@ -300,44 +266,21 @@ class KubernetesCluster:
             events=events,
         )
 
-    def _view_of(self, key: GangKey, jobs: Sequence[Object]) -> GangView | None:
-        """What the cluster's objects say of a gang that this worker has not launched."""
-        pods = self._pods_by_gang().get(key, {})
-        sources: list[Object] = [*jobs, *pods.values()]
-        if not sources:
-            return None
-        first = min(sources, key=member_of)
-        created_at, start_timeout, grace = timing_of(first)
-        view = GangView(
-            key=key,
-            namespace=first["metadata"]["namespace"],
-            members={member_of(each): placement_of(each) for each in sources},
-            count=members_of(first),
-            created_at=created_at,
-            start_timeout_seconds=start_timeout,
-            grace_seconds=grace,
-            jobs=list(jobs),
-            are_jobs_deleted=not jobs,
-        )
-        self._take_in_pods(view)
-        return view
-
     async def _found(self, key: GangKey) -> GangView | None:
         """A gang that this worker does not follow, as the cluster has it; followed from now on."""
         jobs = (await self._jobs.all()).get(key, [])
-        view = self._view_of(key, jobs)
+        view = self._roster.found(key, jobs)
         if view is not None:
-            self._views[key] = view
             self._follow(view)
         return view
 
     async def forget(self, key: GangKey) -> None:
         """The ledger has recorded the end: delete the Jobs, which kept it. Tried again until it is done."""
-        view = self._views.pop(key, None)
+        view = self._roster.views.pop(key, None)
         task = self._tasks.pop(key, None)
         if task is not None and task is not asyncio.current_task():
             task.cancel()
-        self._forgotten.add(key)
+        self._roster.forgotten.add(key)
         if view is None:
             return
         for member in view.members.values():
@@ -354,35 +297,10 @@ class KubernetesCluster:
                 await self._jobs.delete(view.jobs)
                 return
 
-    # --- pods -----------------------------------------------------------------------------------------------------
-
     def _pod_changed(self, before: Object | None, after: Object | None) -> None:
         self._supply.pod_changed(before, after)
+        self._roster.pod_changed(before, after)
         self._room.set()
-        pod = after or before
-        if pod is None or (pod["metadata"].get("labels") or {}).get(LABEL_POOL) != label_value(self._settings.pool):
-            return
-        key = key_of(pod)
-        if key is None:
-            return
-        view = self._views.get(key)
-        if view is not None:
-            view.see(member_of(pod), after, before=before)
-        elif after is not None and key not in self._forgotten and not after["metadata"].get("deletionTimestamp"):
-            self._surprised.set()
-
-    def _pods_by_gang(self) -> dict[GangKey, dict[int, Object]]:
-        pool = label_value(self._settings.pool)
-        found: dict[GangKey, dict[int, Object]] = {}
-        for pod in self._pods.objects.values():
-            key = key_of(pod)
-            if key is not None and (pod["metadata"].get("labels") or {}).get(LABEL_POOL) == pool:
-                found.setdefault(key, {})[member_of(pod)] = pod
-        return {key: pods for key, pods in found.items() if key not in self._forgotten}
-
-    def _take_in_pods(self, view: GangView) -> None:
-        for member, pod in self._pods_by_gang().get(view.key, {}).items():
-            view.see(member, pod, before=None)
 
     # --- following ------------------------------------------------------------------------------------------------
 
@@ -405,7 +323,7 @@ class KubernetesCluster:
 
     def _drop(self, view: GangView) -> None:
         """A launch that came to nothing."""
-        self._views.pop(view.key, None)
+        self._roster.views.pop(view.key, None)
         for member in view.members.values():
             self._supply.let_go(view.key, member)
 

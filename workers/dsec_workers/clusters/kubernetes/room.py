@@ -1,0 +1,50 @@
+"""Waiting until what was reserved is really free: a kubelet admits no pod to a card that another pod still has."""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+
+from dsec_blocks.model.clock import Clock
+from dsec_blocks.model.errors import ClusterError
+from dsec_workers.clusters.kubernetes.gang_view import GangView
+from dsec_workers.clusters.kubernetes.occupancy import Requests
+from dsec_workers.clusters.kubernetes.supply import Supply
+from dsec_workers.clusters.protocol import LaunchOrder
+
+_POLL_SECONDS = 1.0
+
+
+async def until_free(
+    order: LaunchOrder,
+    view: GangView,
+    needs: Sequence[Requests],
+    *,
+    supply: Supply,
+    changed: asyncio.Event,
+    clock: Clock,
+) -> None:
+    """Return when each member's node has what it `needs`; `changed` is set whenever that may have changed.
+
+    Raises `ClusterError` with what is lacking: at once where waiting cannot help, else after the start timeout.
+    """
+    deadline = clock.monotonic() + order.start_timeout_seconds
+    while True:
+        if view.is_stopped:
+            raise ClusterError("it was stopped before it could start")
+        for member in order.placement.members:
+            if not view.jobs and not view.pods and (closed := supply.closed(member.node)):
+                raise ClusterError(closed)
+        unknown = supply.unknown(needs)
+        if unknown is not None:
+            raise ClusterError(unknown)
+        placed = zip(order.placement.members, needs, strict=True)
+        lacking = [supply.lacking(order.key, member.node, need) for member, need in placed]
+        why = next(filter(None, lacking), None)
+        if why is None:
+            return
+        if clock.monotonic() > deadline:
+            raise ClusterError(why)
+        changed.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_POLL_SECONDS):
+                await changed.wait()
