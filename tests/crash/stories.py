@@ -103,7 +103,7 @@ def deaf(world: World) -> None:
 
 def refused_launch(world: World) -> None:
     """Three times no supervisor comes to life: the launch is given up whole, and the run claimed again."""
-    world.train("run", steps=5, nodes=1, devices_per_node=1)
+    world.train("run", steps=5, nodes=1, devices_per_node=1, inputs=INPUTS)
     world.wait_until_over(90)
 
 
