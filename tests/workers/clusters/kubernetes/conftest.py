@@ -26,6 +26,8 @@ from dsec_workers.clusters.protocol import ClusterEvent, GangKey, LaunchOrder, P
 
 AT = "test.kube"
 PATIENCE_SECONDS = 90.0
+GRACE_SECONDS = 120.0
+"""Of gangs in these tests: what a snapshot may take on a machine that does much else."""
 RESOURCE = "nvidia.com/gpu"
 
 
@@ -36,7 +38,7 @@ def places(node: str, *indices: int) -> tuple[str, ...]:
 def order_on(nodes: Sequence[str], *, gpus: int = 1, attempt: int = 1, **fields: Any) -> LaunchOrder:
     """An order for a gang with one member on each of `nodes`."""
     members = tuple(MemberPlacement(node=node, devices=places(node, *range(gpus))) for node in nodes)
-    request = GangRequest(nodes=len(nodes), devices_per_node=gpus, grace_seconds=5.0)
+    request = GangRequest(nodes=len(nodes), devices_per_node=gpus, grace_seconds=GRACE_SECONDS)
     return LaunchOrder(
         key=GangKey(str(uuid4()), attempt),
         name="a-run",

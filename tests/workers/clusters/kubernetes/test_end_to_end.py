@@ -65,7 +65,7 @@ async def test_a_gang_in_pods_gives_way_by_checkpoint_and_ends_with_the_same_los
     site: Site, kubernetes_api: Api, namespace: str
 ) -> None:
     steps, notes = 100, site.home / "notes"
-    deploy(site, "train", nodes=2, devices_per_node=2, grace=60)
+    deploy(site, "train", nodes=2, devices_per_node=2, grace=120)
     deploy(site, "urgent", nodes=2, devices_per_node=2, priority=50)
     site.start_worker()
     parameters = {"steps": steps, "store": str(site.home / "store"), "notes": str(notes)}
@@ -102,7 +102,7 @@ async def test_a_worker_that_is_killed_leaves_its_gang_running_and_the_next_one_
     site: Site, kubernetes_api: Api, namespace: str
 ) -> None:
     steps, notes = 40, site.home / "notes"
-    deploy(site, "train", nodes=2, devices_per_node=1, grace=30)
+    deploy(site, "train", nodes=2, devices_per_node=1, grace=120)
     worker = site.start_worker()
     parameters = {"steps": steps, "store": str(site.home / "store"), "notes": str(notes)}
     run = site.submit("train", parameters=parameters)

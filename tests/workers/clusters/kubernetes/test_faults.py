@@ -23,7 +23,7 @@ from dsec_workers.clusters.kubernetes.settings import KubernetesSettings
 from dsec_workers.clusters.local.layout import order_to_json
 from dsec_workers.clusters.protocol import Committed, Gone, LaunchOrder, Started
 from tests.fakes.kubelet.process_nodes import ProcessNodes
-from tests.workers.clusters.kubernetes.conftest import AT, MakeNodes, OpenCluster, order_on
+from tests.workers.clusters.kubernetes.conftest import AT, GRACE_SECONDS, MakeNodes, OpenCluster, order_on
 from tests.workers.clusters.kubernetes.test_cluster import IN_NAME, jobs, pods, until_nothing_is_left
 from tests.workers.clusters.kubernetes.test_in_pods import flow
 from tests.workers.clusters.kubernetes.test_outposts import TRAINS
@@ -127,7 +127,7 @@ async def test_a_notice_reaches_its_gang_while_the_api_server_is_away(
     clock = SystemClock()
     await asyncio.to_thread(plane.stop_part, kubernetes_home, "kube-apiserver", clock=clock)
     try:
-        deadline = clock.now() + 60.0
+        deadline = clock.now() + GRACE_SECONDS
         notice = Notice(kind=NoticeKind.EVICT, reason="a test needs the room", deadline=deadline, attempt=1)
         await told.cluster.notify(order.key, notice)
         await told.until(order.key, Committed)

@@ -16,7 +16,7 @@ from dsec_workers.clusters.kubernetes.api import Api
 from dsec_workers.clusters.protocol import Committed, DevicesReleased, Gone, LaunchOrder, Progressed, Started
 from tests.fakes.kubelet.process_nodes import ProcessNodes
 from tests.fixtures.pods import Pods
-from tests.workers.clusters.kubernetes.conftest import OpenCluster, Told, order_on, until
+from tests.workers.clusters.kubernetes.conftest import GRACE_SECONDS, OpenCluster, Told, order_on, until
 from tests.workers.clusters.kubernetes.outposts import script
 from tests.workers.clusters.kubernetes.test_outposts import TRAINS
 
@@ -83,11 +83,11 @@ async def test_an_evicted_gang_checkpoints_leaves_and_its_room_is_taken_by_the_n
 ) -> None:
     told = await open_cluster(two_nodes)
     order = flow(order_on(two_nodes, gpus=2), tmp_path, TRAINS, STORE=str(tmp_path / "store"))
-    order = replace(order, request=replace(order.request, grace_seconds=60.0))
+    order = replace(order, request=replace(order.request, grace_seconds=GRACE_SECONDS))
     await told.cluster.launch(order)
     await told.until(order.key, Started)
     await until(lambda: any(isinstance(e, Progressed) and (e.step or 0) > 5 for e in told.events[order.key]))
-    deadline = SystemClock().now() + 60.0
+    deadline = SystemClock().now() + GRACE_SECONDS
     notice = Notice(kind=NoticeKind.EVICT, reason="a test needs the room", deadline=deadline, attempt=1)
     await told.cluster.notify(order.key, notice)
     urgent = flow(order_on(two_nodes, gpus=2, hold_start=True), tmp_path, "print('urgent', flush=True)")

@@ -12,7 +12,7 @@ from dsec_workers.clusters.kubernetes.naming import job_name, key_of, member_of,
 from dsec_workers.clusters.kubernetes.settings import KubernetesSettings
 from dsec_workers.clusters.local.layout import order_from_json
 from dsec_workers.clusters.protocol import GangKey
-from tests.workers.clusters.kubernetes.conftest import order_on, places
+from tests.workers.clusters.kubernetes.conftest import GRACE_SECONDS, order_on, places
 
 SETTINGS = KubernetesSettings(pool="gpus", priority_class="dsec-gang", service_account="dsec-member")
 
@@ -50,7 +50,7 @@ def test_no_job_is_ever_tried_again_or_collected_before_its_exit_is_recorded() -
     assert "ttlSecondsAfterFinished" not in job["spec"]
     assert pod_of(job)["restartPolicy"] == "Never"
     assert pod_of(job)["priorityClassName"] == "dsec-gang"
-    assert pod_of(job)["terminationGracePeriodSeconds"] == 5 + SETTINGS.upload_seconds
+    assert pod_of(job)["terminationGracePeriodSeconds"] == GRACE_SECONDS + SETTINGS.upload_seconds
 
 
 def test_a_template_of_prefect_kubernetes_carries_over() -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -15,7 +16,7 @@ from dsec_blocks.gateways.clock import SystemClock
 from dsec_blocks.model.errors import ClusterError
 from dsec_workers.clusters.kubernetes import talk
 from dsec_workers.clusters.local.talk import NotThere
-from tests.workers.clusters.kubernetes.conftest import order_on, until
+from tests.workers.clusters.kubernetes.conftest import GRACE_SECONDS, order_on, until
 from tests.workers.clusters.kubernetes.outposts import Outposts, script
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -158,7 +159,7 @@ async def test_an_evicted_gang_stops_at_one_step_and_its_snapshot_of_both_pods_i
             return any(e["type"] == "progressed" and (e.get("step") or 0) > 5 for e in await outposts.events())
 
         await until(trains)
-        deadline = SystemClock().now() + 60.0
+        deadline = SystemClock().now() + GRACE_SECONDS
         notice = {"kind": "evict", "reason": "a test needs the devices", "deadline": deadline, "attempt": 1}
         await outposts.ask("notify", notice=notice)
         await outposts.exits()
@@ -232,7 +233,8 @@ async def test_a_member_that_never_comes_fails_the_start_in_time(gang: Open) -> 
     outposts = gang("print('never', flush=True)", start_timeout_seconds=3.0)
     outposts.start(DEVICES)
     assert (await outposts.exits_of(0)) != 0
-    assert outposts.last_word()["start_failure"] == "member 1 did not get its devices within 3 s"
+    why = outposts.last_word()["start_failure"]
+    assert re.fullmatch(r"member (0, )?1 did not get its devices within 3 s", why)  # 0 may be as late on a busy machine
 
 
 async def test_a_stranger_is_not_let_in(gang: Open) -> None:

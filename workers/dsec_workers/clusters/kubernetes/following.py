@@ -5,6 +5,7 @@ be lost and this worker is not the first and not the last to follow this gang.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from dsec_workers.clusters.kubernetes.settings import KubernetesSettings
 from dsec_workers.clusters.kubernetes.supply import Supply
 from dsec_workers.clusters.protocol import ClusterEvent, Started
 
+_log = logging.getLogger(__name__)
 TICK_SECONDS = 1.0
 NO_POD_SECONDS = 3.0
 """After this long without a pod the Job is asked why."""
@@ -57,9 +59,13 @@ class Following:
         try:
             while True:
                 view.changed.clear()
-                with suppress(ClusterError, OSError):  # repeated at the next tick
+                try:
                     if await self._step():
                         break
+                except (ClusterError, OSError) as error:
+                    _log.debug("attempt %d of run %s: tried again: %s", view.key.attempt, view.key.run_id, error)
+                except Exception:  # noqa: BLE001 - nobody else follows this gang: its devices would never be free
+                    _log.exception("attempt %d of run %s: tried again", view.key.attempt, view.key.run_id)
                 with suppress(TimeoutError):
                     async with asyncio.timeout(TICK_SECONDS):
                         await view.changed.wait()
