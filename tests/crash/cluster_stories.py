@@ -62,7 +62,10 @@ def level(ledger_url: str, endpoint: str, bucket: str, holder: str, *, limit_byt
 def bring(opened: ClusterLevel, origin: PathOrigin, root: Path, staging: Path) -> list[Fetched]:
     through = Through(opened, origin)
     items = through.list(str(root / "origin"))
-    return fetch(items, origin=through, staging=staging, settings=TransferSettings(connections=2, patience_seconds=10))
+    settings = TransferSettings(connections=2, patience_seconds=10)
+    got = fetch(items, origin=through, staging=staging, settings=settings)
+    opened.behind.settle()
+    return got
 
 
 def main() -> None:

@@ -5,6 +5,7 @@ import sys
 from dsec_blocks.cache.cluster_level.eviction import make_room
 from dsec_blocks.cache.cluster_level.leases import TAKEOVER_SECONDS, Watch
 from dsec_blocks.cache.cluster_level.records import Records
+from dsec_blocks.cache.cluster_level.uploading import Behind
 from dsec_blocks.cache.cluster_level.watermarks import Watermarks
 from dsec_blocks.cache.origins.s3 import S3Origin
 from dsec_blocks.gateways.objects import Bucket
@@ -35,6 +36,7 @@ class ClusterLevel:
         self.watermarks = watermarks
         self.takeover_seconds = takeover_seconds
         self.store = S3Origin(bucket.credentials, clock=clock)
+        self.behind = Behind(self)
 
     def watch(self) -> Watch:
         """A look at the others' leases, for one fetch."""

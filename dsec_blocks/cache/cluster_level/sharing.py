@@ -1,14 +1,15 @@
 """Fetching through the cluster level: what it has comes from it, and what it lacks is brought by one node for all.
 
-Each node looks, takes the lease of some objects that nobody is at, fetches and uploads them, and meanwhile waits for
-none of the others: so the nodes of a gang that all start cold divide the bundle among them.
+Each node looks, takes the lease of some objects that nobody is at, fetches them, and meanwhile waits for none of the
+others: so the nodes of a gang that all start cold divide the bundle among them. What it fetched it uploads behind the
+start that waited for it (`uploading`).
 """
 
 import hashlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 
 from dsec_blocks.cache.cluster_level.leases import Own
@@ -120,36 +121,18 @@ class Sharing:
         items: Mapping[str, RemoteObject],
         fences: Sequence[FillFence],
     ) -> list[str]:
-        records = self._level.records
-        with Own(self._level.ledger, fences).beating() as own:
+        with ExitStack() as beating:
+            own = beating.enter_context(Own(self._level.ledger, fences).beating())
             # Between looking and taking somebody may have filled it.
-            filled = {key for key, record in lookup(records, items).items() if record is not None}
+            filled = {key for key, record in lookup(self._level.records, items).items() if record is not None}
             for key in filled:
                 own.end(key)
             todo = {key: item for key, item in items.items() if key not in filled}
-            for key, one in zip(todo, self._bring(list(todo.values()), self._origin) if todo else (), strict=True):
-                self.got[one.item.path] = one
-                with suppress(ObjectStoreError):
-                    # Taken over: whoever did uploads it too. Without room: the next node asks the origin again.
-                    if own.has(key) and self._level.admits(self._watch, one.size_bytes):
-                        self._upload(key, one)
-                own.end(key)
-        return list(todo)
-
-    def _upload(self, key: str, one: Fetched) -> None:
-        records, item = self._level.records, one.item
-        assert item.version is not None
-        blob = records.blob(one.digest)
-        records.bucket.put(blob, one.path, at="cache.cluster.blob.put")
-        stored = records.bucket.stat(blob)
-        if stored is None or stored.size != one.size_bytes:
-            raise ObjectStoreError(f"{records.bucket} {blob}: the upload is not there as it was sent")
-        records.write(
-            key,
-            Record(
-                uri=item.uri, version=item.version, digest=one.digest, size_bytes=one.size_bytes, verified=one.verified
-            ),
-        )
+            brought = dict(zip(todo, self._bring(list(todo.values()), self._origin) if todo else (), strict=True))
+            self.got.update((one.item.path, one) for one in brought.values())
+            if brought:
+                self._level.behind.upload(own, brought, until=beating.pop_all())
+        return list(brought)
 
 
 def lookup(records: Records, keys: Iterable[str | None]) -> dict[str, Record | None]:

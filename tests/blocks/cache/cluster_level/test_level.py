@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,6 +18,7 @@ from dsec_blocks.cache.errors import OriginRefused, OriginUnreachable
 from dsec_blocks.cache.origins import RemoteObject
 from dsec_blocks.cache.origins.web import WebOrigin
 from dsec_blocks.cache.transfer import Fetched, TransferSettings, fetch
+from dsec_blocks.gateways.objects import Bucket, ObjectStoreError
 from tests.blocks.cache.cluster_level.conftest import MIB, Level
 from tests.fixtures.misbehaving import Exchange, MisbehavingOrigin
 from tests.fixtures.s3 import S3Store
@@ -26,7 +28,9 @@ QUICK = TransferSettings(patience_seconds=20.0)
 
 
 def fetched(level, items, staging: Path) -> list[Fetched]:
-    return fetch(items, origin=Through(level, WebOrigin()), staging=staging, settings=QUICK)
+    got = fetch(items, origin=Through(level, WebOrigin()), staging=staging, settings=QUICK)
+    level.behind.settle()
+    return got
 
 
 def assert_whole(got: list[Fetched], server: MisbehavingOrigin) -> None:
@@ -56,8 +60,10 @@ def test_a_warm_bundle_starts_while_the_origin_is_down(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     uri = f"{origin_server.url}/one"
-    first = Through(level("first"), WebOrigin())
+    filling = level("first")
+    first = Through(filling, WebOrigin())
     fetch(first.list(uri), origin=first, staging=tmp_path / "first", settings=QUICK)
+    filling.behind.settle()
     origin_server.close()
     monkeypatch.setattr("dsec_blocks.cache.origins.asking.PATIENCE_SECONDS", 0.2)
     monkeypatch.setattr("dsec_blocks.cache.origins.asking.patiently.__kwdefaults__", {"seconds": 0.2})
@@ -71,8 +77,10 @@ def test_an_origin_that_refuses_is_never_answered_from_the_level(
     level: Level, items: tuple[RemoteObject, ...], origin_server: MisbehavingOrigin, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    through = Through(level("first"), WebOrigin())
+    filling = level("first")
+    through = Through(filling, WebOrigin())
     fetch(through.list(f"{origin_server.url}/one"), origin=through, staging=tmp_path, settings=QUICK)
+    filling.behind.settle()
     monkeypatch.setattr(Exchange, "do_HEAD", lambda exchange: exchange.say(401, b""))
     with pytest.raises(OriginRefused):
         Through(level("second"), WebOrigin()).list(f"{origin_server.url}/one")
@@ -195,3 +203,44 @@ def test_the_level_evicts_what_was_used_longest_ago_before_it_admits_more(
     held = {record.uri.rpartition("/")[2] for record in node.records.all().values()}
     assert held == {"one", "three"}
     assert sum(blob.size for blob in node.records.blobs()) <= marks.limit_bytes
+
+
+def test_a_start_does_not_wait_for_the_upload_and_what_it_uploads_may_be_gone_by_then(
+    level: Level, items: tuple[RemoteObject, ...], origin_server: MisbehavingOrigin, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    filling = level("first")
+    may_upload = threading.Event()
+    put = Bucket.put
+
+    def late(bucket: Bucket, key: str, body: bytes | Path, *, at: str) -> str:
+        assert may_upload.wait(60)
+        return put(bucket, key, body, at=at)
+
+    monkeypatch.setattr(Bucket, "put", late)
+    got = fetch(items, origin=Through(filling, WebOrigin()), staging=tmp_path / "first", settings=QUICK)
+    assert_whole(got, origin_server)
+    assert not filling.records.blobs(), "the fetch is over before anything was uploaded"
+    for one in got:
+        one.path.unlink()
+    may_upload.set()
+    filling.behind.settle()
+    assert {blob.key.rpartition("/")[2] for blob in filling.records.blobs()} == {one.digest for one in got}
+    before = origin_bytes(origin_server)
+    assert_whole(fetched(level("second"), items, tmp_path / "second"), origin_server)
+    assert origin_bytes(origin_server) == before
+
+
+def test_an_upload_that_fails_fails_for_itself(
+    level: Level, items: tuple[RemoteObject, ...], origin_server: MisbehavingOrigin, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    filling = level("first")
+
+    def refuse(*_: object, **__: object) -> str:
+        raise ObjectStoreError("s3://cluster: the store is full")
+
+    monkeypatch.setattr(Bucket, "put", refuse)
+    assert_whole(fetched(filling, items, tmp_path / "first"), origin_server)
+    assert "the cluster's store is not filled: s3://cluster: the store is full" in capfd.readouterr().err
+    assert all(row.ended for row in filling.ledger.fills().values()), "nobody waits for this node"
