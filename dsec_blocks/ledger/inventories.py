@@ -21,6 +21,8 @@ _rows = schema.inventories
 
 REFRESH_SECONDS = 30.0
 """An unchanged inventory is written again after so long."""
+BANDWIDTH_TOLERANCE = 0.1
+"""A bandwidth that differs by this part from the last one written is no news."""
 STALE_SECONDS = 180.0
 """Nobody believes an inventory that is older: its agent is dead, and what the node holds is not known."""
 
@@ -68,9 +70,10 @@ class Inventories(Transactions):
         columns = (_rows.c.at, _rows.c.bandwidth_bytes_per_s, _rows.c.content)
         with self.reading() as connection:
             last = connection.execute(sa.select(*columns).where(_rows.c.node == node)).one_or_none()
-        same = last is not None and (last.content, last.bandwidth_bytes_per_s) == (content, bandwidth_bytes_per_s)
-        if last is not None and same and abs(at - last.at) < REFRESH_SECONDS:
-            return False
+        if last is not None and last.content == content and abs(at - last.at) < REFRESH_SECONDS:
+            told: float | None = last.bandwidth_bytes_per_s
+            if _alike(told, bandwidth_bytes_per_s):
+                return False
         row = {"node": node, "at": at, "bandwidth_bytes_per_s": bandwidth_bytes_per_s, "content": content}
         with self.transaction(at="ledger.inventory.report") as connection:
             upsert(connection, _rows, [{**row, "bundles": body}])
@@ -95,3 +98,10 @@ class Inventories(Transactions):
                     held = tuple(CachedBundle(**bundle) for bundle in bundles)
                     found[node] = replace(found[node], bundles=held)
         return found
+
+
+def _alike(bandwidth: float | None, other: float | None) -> bool:
+    """Whether nobody would decide otherwise: each measurement differs a little from the last."""
+    if bandwidth is None or other is None:
+        return bandwidth is other
+    return abs(bandwidth - other) <= BANDWIDTH_TOLERANCE * max(bandwidth, other)

@@ -68,3 +68,11 @@ def test_a_node_that_fell_silent_long_ago_is_forgotten(ledger: Ledger, fence: Fe
     assert gone.inventories == 1
     assert set(ledger.inventories()) == {"new"}
     assert not ledger.prune(fence, ended_before=0.0, decided_before=clock.now() - 50.0)
+
+
+def test_a_bandwidth_that_differs_by_chance_is_no_news(ledger: Ledger) -> None:
+    _report(ledger, "n1", LLAMA, at=10.0, bandwidth=1e8)
+    assert not _report(ledger, "n1", LLAMA, at=11.0, bandwidth=1.09e8)
+    assert _report(ledger, "n1", LLAMA, at=12.0, bandwidth=1.2e8)
+    assert _report(ledger, "n1", LLAMA, at=13.0, bandwidth=None)
+    assert not _report(ledger, "n1", LLAMA, at=14.0, bandwidth=None)
