@@ -67,14 +67,17 @@ async def test_a_snapshot_waits_for_an_uploader_that_cannot_be_started_and_fails
 
 async def test_a_killed_uploader_is_started_again_and_finishes(desk: Desk) -> None:
     spooling = desk.script('channel.call("spooled", rank=0, step=0, path="", started_at=0.0)')
-    order = desk.order(command=f"$PYTHON {spooling}; echo spooled; sleep 1.5")
+    gate = desk.scripts / "gate"
+    order = desk.order(command=f"$PYTHON {spooling}; echo spooled; while [ ! -e {gate} ]; do sleep 0.05; done")
     supervisor = (await desk.cluster.launch(order))["process"]["pid"]
     await desk.said(order.key, "spooled")
     first = uploader_of(supervisor)
     assert first is not None
     os.kill(first, signal.SIGKILL)
-    await asyncio.sleep(1.2)
-    assert uploader_of(supervisor) not in (None, first)
+    async with asyncio.timeout(60.0):
+        while uploader_of(supervisor) in (None, first):  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    gate.touch()
     assert (await desk.gone(order.key)).flow_exit == 0
     assert await desk.is_cleared(order.key)
 
