@@ -1,0 +1,38 @@
+"""The image's recipe agrees with the repository and with the chart. (Nothing here can build an image.)"""
+
+import re
+import tomllib
+from pathlib import Path
+
+import yaml
+
+ROOT = Path(__file__).parents[3]
+RECIPE = (ROOT / "deployments/images/Dockerfile").read_text()
+
+
+def test_what_it_copies_is_there_and_is_sent_to_the_builder() -> None:
+    sent = (ROOT / ".dockerignore").read_text().splitlines()
+    for line in re.findall(r"^COPY (?!--from)(.+)$", RECIPE, re.MULTILINE):
+        for source in line.split()[:-1]:
+            assert (ROOT / source).exists(), source
+            assert f"!{source}" in sent
+
+
+def test_it_installs_every_package_with_extras_that_exist() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    extras = re.search(r"'\.\[(.+)\]'", RECIPE)
+    assert extras is not None
+    assert set(extras[1].split(",")) <= set(project["project"]["optional-dependencies"])
+    for folder in project["tool"]["setuptools"]["package-dir"].values():
+        assert re.search(rf"^COPY {folder.split('/')[0]}", RECIPE, re.MULTILINE), folder
+
+
+def test_it_runs_as_the_user_that_the_chart_names() -> None:
+    values = yaml.safe_load((ROOT / "deployments/kubernetes/dsec/values.yaml").read_text())
+    assert re.findall(r"^USER (\d+)$", RECIPE, re.MULTILINE) == [str(values["user"])]
+
+
+def test_it_pins_the_installer_that_the_makefile_pins() -> None:
+    pinned = re.search(r"UV_VERSION := (\S+)", (ROOT / "Makefile").read_text())
+    assert pinned is not None
+    assert f"uv=={pinned[1]}" in RECIPE
