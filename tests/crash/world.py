@@ -22,7 +22,7 @@ from dsec_blocks.gateways.processes import ProcessId
 from dsec_blocks.model.names import ENV_FAULT, ENV_HOME
 from dsec_workers.clusters.local.layout import socket_path
 from tests.crash.sightings import DeviceWatch, describe, processes_of, resume, stopped
-from tests.integration.site import PATIENCE, Site
+from tests.integration.site import LEDGER_LOOK_SECONDS, PATIENCE, TERMINAL, Site
 
 FLOWS = Path(__file__).parent / "flows"
 LEASE_TTL_SECONDS = 2.5
@@ -170,13 +170,15 @@ class World(Site):
         logs = sorted(self.home.glob("worker-*.log"), key=lambda path: int(path.stem.split("-")[1]))
         return logs[number].read_text(errors="replace") if logs else ""
 
-    def wait(self, what: str, condition: Callable[[], Any], seconds: float = 45.0) -> Any:
+    def wait(
+        self, what: str, condition: Callable[[], Any], seconds: float = 45.0, *, every: float = LEDGER_LOOK_SECONDS
+    ) -> Any:
         deadline = time.monotonic() + seconds * PATIENCE
         while time.monotonic() < deadline:
             found = condition()
             if found:
                 return found
-            time.sleep(0.1)
+            time.sleep(every)
         raise AssertionError(f"not within {seconds:g} s: {what}")
 
     def leader(self) -> str | None:
@@ -291,13 +293,10 @@ class World(Site):
     def _all_over(self) -> bool:
         from dsec_blocks.model.gangs import GangState
 
-        for run_id in self.runs:
-            if self.state(run_id)[0] not in ("COMPLETED", "FAILED", "CRASHED", "CANCELLED"):
-                return False
-            gang = self.gang(run_id)
-            if gang is None or gang.state is not GangState.ENDED:
-                return False
-        return True
+        gangs = [self.gang(run_id) for run_id in self.runs]  # first: asking the server takes its time from others
+        if any(gang is None or gang.state is not GangState.ENDED for gang in gangs):
+            return False
+        return all(self.state(run_id)[0] in TERMINAL for run_id in self.runs)
 
     # --- the end ------------------------------------------------------------------------------------------------
 

@@ -26,6 +26,8 @@ FLOWS = Path(__file__).parent
 PATIENCE = float(os.environ.get("DSEC_TEST_PATIENCE") or 1.0)
 """How many times longer than usual things may take before a wait gives up: for a machine that does much else."""
 WorkerProcess: TypeAlias = "subprocess.Popen[bytes] | Forked"
+LEDGER_LOOK_SECONDS, SERVER_LOOK_SECONDS = 0.1, 0.2
+"""How often a wait looks: each look at the Prefect server costs it ten milliseconds that others wait for."""
 TERMINAL = {"COMPLETED", "FAILED", "CRASHED", "CANCELLED"}
 
 
@@ -199,23 +201,29 @@ class Site:
     def gang(self, run_id: str) -> Gang | None:
         return self.ledger.gang(run_id)
 
-    def wait(self, what: str, condition: Callable[[], Any], seconds: float = 40.0) -> Any:
+    def wait(
+        self, what: str, condition: Callable[[], Any], seconds: float = 40.0, *, every: float = LEDGER_LOOK_SECONDS
+    ) -> Any:
         deadline = time.monotonic() + seconds * PATIENCE
         while time.monotonic() < deadline:
             found = condition()
             if found:
                 return found
-            time.sleep(0.1)
+            time.sleep(every)
         logs = "\n".join(self.worker_log(i)[-3000:] for i in range(len(self.workers)))
         raise AssertionError(f"not within {seconds} s: {what}\n{logs}")
 
     def wait_state(self, run_id: str, *wanted: str, seconds: float = 40.0) -> tuple[str, str, str]:
         """Until the run's state has one of the types or names."""
-        found: tuple[str, str, str] = self.wait(
-            f"run {run_id} to be {' or '.join(wanted)}, it is {self.state(run_id)}",
-            lambda: (s := self.state(run_id)) and (s if s[0] in wanted or s[1] in wanted else None),
-            seconds,
-        )
+        try:
+            found: tuple[str, str, str] = self.wait(
+                f"run {run_id} to be {' or '.join(wanted)}",
+                lambda: (s := self.state(run_id)) and (s if s[0] in wanted or s[1] in wanted else None),
+                seconds,
+                every=SERVER_LOOK_SECONDS,
+            )
+        except AssertionError as late:
+            raise AssertionError(f"{late}\nthe run is {self.state(run_id)}, after {self.history(run_id)}") from None
         return found
 
     def wait_gang(self, run_id: str, *wanted: GangState, seconds: float = 40.0) -> Gang:
