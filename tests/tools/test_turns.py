@@ -8,7 +8,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 def test_every_suite_names_tests_that_exist() -> None:
-    assert [path for suite in TURNS for path in suite if not (ROOT / path).exists()] == []
+    assert [path for suite in TURNS for path in suite if not list(ROOT.glob(path.rstrip("/") + "*"))] == []
 
 
 def test_the_crash_matrix_stays_in_one_process_and_begins() -> None:

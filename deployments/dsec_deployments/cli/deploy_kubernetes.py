@@ -1,6 +1,5 @@
 """`dsec deploy kubernetes`: DSec's own parts on a cluster."""
 
-import asyncio
 import os
 from enum import StrEnum
 from pathlib import Path
@@ -46,6 +45,8 @@ def deploy_kubernetes(
 
     Example: [bold]dsec deploy kubernetes -n dsec --set gangs.namespaces={team-a} --dry-run=server[/]
     """
+    import asyncio
+
     from dsec_blocks.model.units import parse_duration
     from dsec_workers.clusters.kubernetes.credentials import ClusterAccess, NoCluster
 
