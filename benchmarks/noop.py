@@ -141,12 +141,12 @@ async def ours_noop_rate(server: PrefectServer, *, runs: int, directory: Path, p
     os.environ["DSEC_HOME"] = str(directory / pool)
     if server.postgres_url is not None:
         os.environ["DSEC_LEDGER_URL"] = server.ledger_url(pool)
-    original = gang_worker._open_cluster
+    original = gang_worker.open_cluster  # type: ignore[attr-defined]
 
-    async def open_noop(_: Any) -> Any:
+    async def open_noop(_: Any, *, pool: str) -> Any:
         return NoopCluster()
 
-    gang_worker._open_cluster = open_noop
+    gang_worker.open_cluster = open_noop  # type: ignore[attr-defined]
     try:
         worker = gang_worker.GangWorker(work_pool_name=pool)
         async with anyio.create_task_group() as group:
@@ -157,7 +157,7 @@ async def ours_noop_rate(server: PrefectServer, *, runs: int, directory: Path, p
             rate = await _rate(pool, deployment, runs, label="claims only: ours", progress=progress, start=start)
             group.cancel_scope.cancel()
     finally:
-        gang_worker._open_cluster = original
+        gang_worker.open_cluster = original  # type: ignore[attr-defined]
         os.environ.pop("DSEC_LEDGER_URL", None)
     return rate
 
