@@ -6,11 +6,11 @@ order: an option on the command line, the environment, what `dsec up` recorded h
 
 import dataclasses
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from dsec_blocks.gateways import files
+from dsec_blocks.gateways.home import home_of, ledger_url_of
 from dsec_blocks.model.names import ENV_HOME, ENV_LEDGER_URL
 
 DEFAULT_POOL = "dsec"
@@ -23,7 +23,7 @@ DEFAULT_MEMORY = "80GiB"
 
 def home() -> Path:
     """The directory that holds everything DSec keeps on this machine, absolute."""
-    return Path(os.environ.get(ENV_HOME) or ".dsec").absolute()
+    return home_of()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class Installation:
 
     def resolved_ledger_url(self) -> str:
         """The ledger's URL: the environment's, the recorded one, or SQLite in the home."""
-        return os.environ.get(ENV_LEDGER_URL) or self.ledger_url or f"sqlite:///{home() / 'ledger.db'}"
+        return ledger_url_of(recorded=self.ledger_url)
 
     def worker_environment(self) -> dict[str, str]:
         """What a worker of this installation finds in its environment, on top of the machine's own."""

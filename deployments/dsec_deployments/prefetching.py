@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from dsec_blocks.cache import Cache
-from dsec_blocks.cache.ahead import Arrival, Asked, ByNodes, reporting
 from dsec_blocks.cache.bundles import BundleAddress
+from dsec_blocks.cache.prefetch import Arrival, Asked, ByNodes, reporting
 from dsec_blocks.ledger import Ledger
 from dsec_blocks.model.clock import Clock
 from dsec_workers.node_agent.client import AgentClient

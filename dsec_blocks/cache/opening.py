@@ -8,9 +8,10 @@ from dsec_blocks.cache.acquiring import Cache
 from dsec_blocks.cache.origins import Origin, origin_for
 from dsec_blocks.cache.origins.opening import identity_of
 from dsec_blocks.cache.settings import CacheSettings, from_environment
-from dsec_blocks.cache.site import Site, home_of, read_site
+from dsec_blocks.cache.site import Site, read_site
 from dsec_blocks.cache.store.store import Store
 from dsec_blocks.gateways.clock import SystemClock
+from dsec_blocks.gateways.home import home_of
 from dsec_blocks.model.clock import Clock
 
 if TYPE_CHECKING:

@@ -10,8 +10,9 @@ from dsec_blocks.cache.eviction import DEFAULT_POLICY, POLICIES
 from dsec_blocks.cache.origins import OriginCredentials
 from dsec_blocks.cache.store.store import DEFAULT_FREE_BYTES, Limits, limits_in_use
 from dsec_blocks.cache.transfer.settings import TransferSettings
+from dsec_blocks.gateways.home import home_of
 from dsec_blocks.model.errors import InvalidRequest
-from dsec_blocks.model.names import ENV_CACHE_DIR, ENV_CACHE_LIMIT, ENV_HOME
+from dsec_blocks.model.names import ENV_CACHE_DIR, ENV_CACHE_LIMIT
 from dsec_blocks.model.units import parse_memory
 
 
@@ -54,7 +55,7 @@ def from_environment(*, directory: Path | None = None, limit: str | None = None)
 
     Raises `InvalidCacheSetting` for a size without a unit.
     """
-    home = Path(os.environ.get(ENV_HOME) or ".dsec").absolute()
+    home = home_of()
     root = (directory or Path(os.environ.get(ENV_CACHE_DIR) or home / "cache")).absolute()
     limits, policy = limits_in_use(root)
     text = limit or os.environ.get(ENV_CACHE_LIMIT)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from dsec_blocks.cache.errors import InvalidCacheSetting
 from dsec_blocks.gateways import files
-from dsec_blocks.model.names import ENV_HOME, ENV_LEDGER_URL
+from dsec_blocks.gateways.home import ledger_url_of
 
 if TYPE_CHECKING:
     from dsec_blocks.cache.cluster_level import ClusterAddress
@@ -39,21 +39,15 @@ class Site:
         """What `open_cache` takes."""
         from dsec_blocks.cache.cluster_level import ClusterAddress
 
-        home = home_of(environment)
         return ClusterAddress(
             url=self.url,
-            ledger_url=self.ledger_url or environment.get(ENV_LEDGER_URL) or f"sqlite:///{home / 'ledger.db'}",
+            ledger_url=self.ledger_url or ledger_url_of(environment),
             endpoint_url=self.endpoint_url,
             region=self.region,
             access_key_id=self.access_key_id,
             secret_access_key=self.secret_access_key,
             limit_bytes=self.limit_bytes,
         )
-
-
-def home_of(environment: Mapping[str, str] = os.environ) -> Path:
-    """The home of DSec on this machine."""
-    return Path(environment.get(ENV_HOME) or ".dsec").absolute()
 
 
 def read_site(home: Path) -> Site | None:

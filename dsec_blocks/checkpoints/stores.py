@@ -13,9 +13,10 @@ from urllib.parse import parse_qs, urlsplit
 from uuid import uuid4
 
 from dsec_blocks.checkpoints.places import Directory, Place, S3Prefix
+from dsec_blocks.gateways.home import home_of
 from dsec_blocks.gateways.objects import Bucket, Credentials, ObjectStoreError, OutcomeUnknown, PreconditionFailed
 from dsec_blocks.model.errors import StoreUnusable
-from dsec_blocks.model.names import ENV_HOME, ENV_STORE
+from dsec_blocks.model.names import ENV_STORE
 
 DEFAULT_KEEP = 3
 BLOCK_TYPE_SLUG = "dsec-checkpoint-store"
@@ -59,8 +60,7 @@ class StoreAddress:
 
 def default_store() -> str:
     """Where checkpoints go when nobody says: below DSEC_HOME."""
-    home = Path(os.environ.get(ENV_HOME) or ".dsec").absolute()
-    return f"file://{home / 'checkpoints'}"
+    return f"file://{home_of() / 'checkpoints'}"
 
 
 def open_store(name: "str | Path | StoreAddress | None" = None) -> StoreAddress:

@@ -14,6 +14,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
+from dsec_blocks.gateways.home import home_of
 from dsec_blocks.model import names
 from dsec_blocks.model.errors import Evicted
 
@@ -78,8 +79,7 @@ class Membership:
         given = self.env.get(names.ENV_SPOOL)
         if given and self.channel_path:
             return Path(given)
-        home = Path(self.env.get(names.ENV_HOME) or ".dsec").absolute()
-        return home / "spool" / self.run_id
+        return home_of(self.env) / "spool" / self.run_id
 
     @cached_property
     def channel(self) -> "Channel | None":

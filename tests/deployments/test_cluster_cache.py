@@ -12,8 +12,9 @@ import pytest
 from dsec_blocks.cache import open_cache
 from dsec_blocks.cache.errors import InvalidCacheSetting
 from dsec_blocks.cache.settings import from_environment
-from dsec_blocks.cache.site import FILE, home_of, read_site
+from dsec_blocks.cache.site import FILE, read_site
 from dsec_blocks.gateways.clock import SystemClock
+from dsec_blocks.gateways.home import home_of
 from dsec_deployments import agent_process, background, cluster_cache
 from dsec_deployments.installation import Installation
 

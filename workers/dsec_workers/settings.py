@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from dsec_blocks.gateways.home import home_of, ledger_url_of
 from dsec_blocks.model.errors import InvalidRequest
-from dsec_blocks.model.names import ENV_CLUSTER, ENV_HOME, ENV_LEDGER_URL
+from dsec_blocks.model.names import ENV_CLUSTER, ENV_LEDGER_URL
 from dsec_blocks.model.units import parse_duration, parse_memory
 
 LOCAL, KUBERNETES = "local", "kubernetes"
@@ -51,8 +52,7 @@ class WorkerSettings:
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "WorkerSettings":
         """The settings in `environment`; raises `InvalidRequest` naming the variable that cannot be read."""
-        home = Path(environment.get(ENV_HOME) or ".dsec").absolute()
-        ledger_url = environment.get(ENV_LEDGER_URL) or f"sqlite:///{home / 'ledger.db'}"
+        home, ledger_url = home_of(environment), ledger_url_of(environment)
         return cls(
             home=home,
             ledger_url=_shareable(ledger_url, replicas=_count(environment, ENV_REPLICAS, 1)),

@@ -27,10 +27,10 @@ def prefetch(
     """
     from time import monotonic
 
-    from dsec_blocks.cache.ahead import watch
     from dsec_blocks.cache.bundles import BundleAddress
     from dsec_blocks.cache.opening import open_cache
     from dsec_blocks.cache.origins import origin_for
+    from dsec_blocks.cache.prefetch import watch
     from dsec_blocks.model.errors import InvalidRequest
     from dsec_blocks.model.units import format_duration, format_memory
     from dsec_deployments import installation, prefetching

@@ -14,7 +14,7 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
-from dsec_blocks.cache.ahead import Arrival
+from dsec_blocks.cache.prefetch import Arrival
 
 
 class Bars:

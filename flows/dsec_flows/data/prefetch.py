@@ -3,18 +3,15 @@
 The flow fetches nothing itself and needs no device: it asks in the ledger, watches, and reports.
 """
 
-import os
-from pathlib import Path
-
 from prefect import flow, get_run_logger
 from prefect.artifacts import create_markdown_artifact
 
-from dsec_blocks.cache.ahead import EVERY_NODE, Arrival, ByNodes, reporting, watch
 from dsec_blocks.cache.bundles import BundleAddress
 from dsec_blocks.cache.origins import origin_for
+from dsec_blocks.cache.prefetch import EVERY_NODE, Arrival, ByNodes, reporting, watch
 from dsec_blocks.gateways.clock import SystemClock
+from dsec_blocks.gateways.home import ledger_url_of
 from dsec_blocks.ledger import Ledger
-from dsec_blocks.model.names import ENV_HOME, ENV_LEDGER_URL
 from dsec_blocks.model.units import format_memory
 
 _TENTHS = 10
@@ -38,8 +35,7 @@ def prefetch(
     address = BundleAddress.of(uri, include=include or (), exclude=exclude or ())
     origin_for(address.uri)
     clock = SystemClock()
-    home = Path(os.environ.get(ENV_HOME) or ".dsec").absolute()
-    ledger = Ledger.open(os.environ.get(ENV_LEDGER_URL) or f"sqlite:///{home / 'ledger.db'}", clock=clock)
+    ledger = Ledger.open(ledger_url_of(), clock=clock)
     try:
         chosen = reporting(ledger, nodes or [EVERY_NODE], now=clock.now())
         get_run_logger().info("%s is asked for on %s", address, ", ".join(chosen))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dsec_blocks.cache.ahead import PrefetchFailed
+from dsec_blocks.cache.prefetch import PrefetchFailed
 from dsec_blocks.model.errors import InvalidRequest
 from tests.fixtures.prefect import PrefectServer, client_settings
 from tests.flows.test_training import artifacts

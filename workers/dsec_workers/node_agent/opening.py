@@ -5,7 +5,8 @@ from pathlib import Path
 from dsec_blocks.cache import Cache, open_cache
 from dsec_blocks.cache.errors import InvalidCacheSetting
 from dsec_blocks.cache.settings import from_environment
-from dsec_blocks.cache.site import home_of, read_site
+from dsec_blocks.cache.site import read_site
+from dsec_blocks.gateways.home import home_of
 
 
 def cache_of(*, directory: Path | None, limit: str | None, block: str | None) -> Cache:

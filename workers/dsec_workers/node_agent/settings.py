@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from dsec_blocks.gateways.home import home_of, ledger_url_of
 from dsec_blocks.model.errors import InvalidRequest
-from dsec_blocks.model.names import ENV_HOME, ENV_LEDGER_URL
 
 LOOPBACK = "127.0.0.1"
 
@@ -52,13 +52,12 @@ class AgentSettings:
         environment: Mapping[str, str] = os.environ,
     ) -> "AgentSettings":
         """Options first, then `DSEC_*`. Raises `InvalidRequest` naming what cannot be read."""
-        home = Path(environment.get(ENV_HOME) or ".dsec").absolute()
         text = environment.get("DSEC_AGENT_PORT") or "0"
         if port is None and not text.isdigit():
             raise InvalidRequest(f"DSEC_AGENT_PORT: {text!r} is no port")
         return cls(
-            home=home,
-            ledger_url=environment.get(ENV_LEDGER_URL) or f"sqlite:///{home / 'ledger.db'}",
+            home=home_of(environment),
+            ledger_url=ledger_url_of(environment),
             nodes=nodes or node_names(environment),
             host=host or environment.get("DSEC_AGENT_HOST") or LOOPBACK,
             port=int(text) if port is None else port,
