@@ -17,8 +17,8 @@ from dsec_workers.clusters.kubernetes.outpost.identity import gang_token
 from dsec_workers.clusters.kubernetes.outpost.termination import decode
 from dsec_workers.clusters.kubernetes.settings import SCRATCH, KubernetesSettings
 from dsec_workers.clusters.local.layout import GangDirectory
-from dsec_workers.clusters.local.talk import NotThere
 from dsec_workers.clusters.protocol import LaunchOrder
+from dsec_workers.clusters.talk import NotThere
 from tests.fixtures.ports import free_port
 from tests.workers.clusters.conftest import PREAMBLE
 from tests.workers.clusters.kubernetes.conftest import until

@@ -15,7 +15,7 @@ import pytest
 from dsec_blocks.gateways.clock import SystemClock
 from dsec_blocks.model.errors import ClusterError
 from dsec_workers.clusters.kubernetes import talk
-from dsec_workers.clusters.local.talk import NotThere
+from dsec_workers.clusters.talk import NotThere
 from tests.workers.clusters.kubernetes.conftest import GRACE_SECONDS, order_on, until
 from tests.workers.clusters.kubernetes.outposts import Outposts, script
 

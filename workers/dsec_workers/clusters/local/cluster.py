@@ -34,6 +34,7 @@ from dsec_workers.clusters.local.layout import (
 )
 from dsec_workers.clusters.local.leftovers import kill_leftovers, leftovers_of
 from dsec_workers.clusters.protocol import ClusterEvent, GangKey, LaunchOrder, ObservedGang
+from dsec_workers.clusters.talk import NotThere
 
 _ANSWER_SECONDS = 20.0
 _RECONNECT_SECONDS = 0.1
@@ -151,7 +152,7 @@ class LocalCluster:
         while True:
             try:
                 return await talk.call(Path(record["channel"]), message, timeout_seconds=_ANSWER_SECONDS)
-            except talk.NotThere:
+            except NotThere:
                 if directory.gone.exists():
                     return None
                 if not processes.is_alive(supervisor_of(record)):
@@ -204,7 +205,7 @@ class LocalCluster:
                 return gone["events"], 0
             try:
                 status = await talk.call(Path(record["channel"]), {"op": "status"}, timeout_seconds=_ANSWER_SECONDS)
-            except talk.NotThere:
+            except NotThere:
                 if not processes.is_alive(supervisor_of(record)):
                     await self._bury(key, directory, record)
                 else:

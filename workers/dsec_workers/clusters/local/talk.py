@@ -1,46 +1,19 @@
-"""The worker's side of a gang's channel and of the fork-server's socket: one short call, or one long stream."""
+"""Speaking with a gang's supervisor, or with the fork-server, on this machine: over a unix socket."""
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dsec_blocks.model.errors import ClusterError
-
-_LIMIT_BYTES = 16 * 2**20
-
-
-class NotThere(ClusterError):
-    """Nobody listens on the socket, or whoever did went away before the answer."""
+from dsec_workers.clusters import talk
+from dsec_workers.clusters.talk import NotThere, Streams
 
 
 async def call(path: Path, message: dict[str, Any], *, timeout_seconds: float) -> dict[str, Any]:
-    """Send one message, return the one answer.
-
-    Raises `NotThere` when nobody listens or the answer is cut off, `ClusterError` when it is an error or never comes.
-    """
-    try:
-        async with asyncio.timeout(timeout_seconds):
-            reader, writer = await asyncio.open_unix_connection(str(path), limit=_LIMIT_BYTES)
-            try:
-                writer.write(_line(message))
-                await writer.drain()
-                answer = await reader.readline()
-            finally:
-                writer.close()
-    except (FileNotFoundError, ConnectionRefusedError):
-        raise NotThere(f"nobody listens on {path}") from None
-    except TimeoutError:
-        raise ClusterError(f"no answer to {message['op']} on {path} within {timeout_seconds:g} s") from None
-    except OSError as error:
-        raise NotThere(f"{message['op']} on {path}: {error}") from error
-    if not answer:
-        raise NotThere(f"{message['op']} on {path}: the other side went away without an answer")
-    reply: dict[str, Any] = json.loads(answer)
-    if not reply.get("ok"):
-        raise ClusterError(str(reply.get("error")))
-    return reply
+    """Send one message, return the one answer. Raises as `dsec_workers.clusters.talk.call`."""
+    return await talk.call(partial(_connection, path), message, on=path, timeout_seconds=timeout_seconds)
 
 
 async def follow(path: Path, after: int) -> AsyncIterator[dict[str, Any]]:
@@ -49,23 +22,20 @@ async def follow(path: Path, after: int) -> AsyncIterator[dict[str, Any]]:
     Raises `NotThere` when nobody listens.
     """
     try:
-        reader, writer = await asyncio.open_unix_connection(str(path), limit=_LIMIT_BYTES)
+        async with aclosing(talk.records(partial(_connection, path), after)) as told:
+            async for record in told:
+                yield record
+    except ConnectionError:
+        return
+
+
+@asynccontextmanager
+async def _connection(path: Path) -> AsyncIterator[Streams]:
+    try:
+        reader, writer = await asyncio.open_unix_connection(str(path), limit=talk.LIMIT_BYTES)
     except (FileNotFoundError, ConnectionRefusedError):
         raise NotThere(f"nobody listens on {path}") from None
     try:
-        writer.write(_line({"op": "events", "after": after, "id": 1}))
-        await writer.drain()
-        while line := await reader.readline():
-            record: dict[str, Any] = json.loads(line)
-            if "seq" in record:
-                yield record
-            if record.get("done"):
-                return
-    except ConnectionError:
-        return
+        yield reader, writer
     finally:
         writer.close()
-
-
-def _line(message: dict[str, Any]) -> bytes:
-    return json.dumps({"id": 1, **message}).encode() + b"\n"
