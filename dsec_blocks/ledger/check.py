@@ -122,14 +122,22 @@ def _whole_or_absent(facts: _Facts) -> Iterator[Violation]:
 
 def _owned(facts: _Facts) -> Iterator[Violation]:
     for row in facts.reservations:
-        gang = facts.gangs.get(row.run_id)
-        if gang is None or gang.state not in HOLDING_STATES or gang.attempt != row.attempt:
-            state = "unknown" if gang is None else f"{gang.state}, attempt {gang.attempt}"
+        state = _not_holding(facts, row)
+        if state is not None:
             yield Violation(
                 rule="reservation-has-a-holder",
                 object=row.device,
                 text=f"device {row.device} is reserved for run {row.run_id}, attempt {row.attempt}, which is {state}",
             )
+
+
+def _not_holding(facts: _Facts, row: Any) -> str | None:
+    """What the attempt that a row belongs to is instead of holding devices; None while it holds them."""
+    gang = facts.gangs.get(row.run_id)
+    if gang is None:
+        return "unknown"
+    holds = gang.state in HOLDING_STATES and gang.attempt == row.attempt
+    return None if holds else f"{gang.state}, attempt {gang.attempt}"
 
 
 def _zero_when_idle(facts: _Facts) -> Iterator[Violation]:
@@ -190,9 +198,8 @@ def _evictions(facts: _Facts) -> Iterator[Violation]:
 
 def _prefetches(facts: _Facts) -> Iterator[Violation]:
     for row in facts.open_prefetches:
-        gang = facts.gangs.get(row.run_id)
-        if gang is None or gang.state not in HOLDING_STATES or gang.attempt != row.attempt:
-            state = "unknown" if gang is None else f"{gang.state}, attempt {gang.attempt}"
+        state = _not_holding(facts, row)
+        if state is not None:
             yield Violation(
                 rule="prefetch-follows-its-gang",
                 object=row.run_id,

@@ -12,7 +12,7 @@ from uuid import uuid4
 import sqlalchemy as sa
 
 from dsec_blocks.ledger import schema
-from dsec_blocks.ledger.prefetches import OPEN_STATES, Prefetch, PrefetchState
+from dsec_blocks.ledger.prefetches import OPEN_STATES, Prefetch, PrefetchState, prefetch_of, progress
 from dsec_blocks.ledger.transaction import Transactions
 
 _rows = schema.prefetch_asks
@@ -63,14 +63,7 @@ class PrefetchAsks(Transactions):
         figures: Mapping[str, float] = MappingProxyType({}),
     ) -> bool:
         """How far `node` is. False: nobody wants it any more (or it has ended before), so stop."""
-        values: dict[str, Any] = {
-            "state": state,
-            "bytes_done": bytes_done,
-            "bytes_total": bytes_total,
-            "error": error,
-            "figures": dict(figures),
-            "ended_at": None if state in OPEN_STATES else at,
-        }
+        values = progress(state, bytes_done=bytes_done, bytes_total=bytes_total, error=error, figures=figures, at=at)
         with self.transaction(at="ledger.prefetch.asked_progress") as connection:
             wanted = (_rows.c.node == node, _rows.c.name == name, _rows.c.state.in_(OPEN_STATES))
             return connection.execute(sa.update(_rows).where(*wanted).values(**values)).rowcount == 1
@@ -78,20 +71,9 @@ class PrefetchAsks(Transactions):
     def _asked(self, *conditions: sa.ColumnElement[bool]) -> list[Prefetch]:
         query = sa.select(_rows).where(*conditions).order_by(_rows.c.ordered_at, _rows.c.name, _rows.c.node)
         with self.reading() as connection:
-            return [
-                Prefetch(
-                    run_id=row["name"],
-                    attempt=0,
-                    node=row["node"],
-                    pool="",
-                    addresses=tuple(row["addresses"]),
-                    ordered_at=row["ordered_at"],
-                    state=PrefetchState(row["state"]),
-                    ended_at=row["ended_at"],
-                    bytes_done=row["bytes_done"],
-                    bytes_total=row["bytes_total"],
-                    error=row["error"],
-                    figures=row["figures"] or {},
-                )
-                for row in connection.execute(query).mappings()
-            ]
+            return [_prefetch_of(dict(row)) for row in connection.execute(query).mappings()]
+
+
+def _prefetch_of(row: Mapping[str, Any]) -> Prefetch:
+    told = {name: value for name, value in row.items() if name not in ("name", "by")}
+    return prefetch_of({**told, "run_id": row["name"], "attempt": 0, "pool": ""})

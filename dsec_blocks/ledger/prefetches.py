@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -87,16 +88,9 @@ class Prefetches(Transactions):
     ) -> bool:
         """How far `node` is, and what it has measured. False: nobody wants it any more, or it ended before; so stop."""
         mine = (_rows.c.node == node, _rows.c.run_id == run_id, _rows.c.attempt == attempt)
-        values = {
-            "state": state,
-            "bytes_done": bytes_done,
-            "bytes_total": bytes_total,
-            "error": error,
-            "figures": dict(figures),
-            "updated_at": at,
-            "began_at": sa.func.coalesce(_rows.c.began_at, at),
-            "ended_at": None if state in OPEN_STATES else at,
-        }
+        values = progress(
+            state, bytes_done=bytes_done, bytes_total=bytes_total, error=error, figures=figures, at=at
+        ) | {"updated_at": at, "began_at": sa.func.coalesce(_rows.c.began_at, at)}
         with self.transaction(at="ledger.prefetch.progress") as connection:
             wanted = sa.update(_rows).where(*mine, _rows.c.state.in_(OPEN_STATES))
             return connection.execute(wanted.values(**values)).rowcount == 1
@@ -104,17 +98,37 @@ class Prefetches(Transactions):
     def _prefetches(self, *conditions: sa.ColumnElement[bool]) -> list[Prefetch]:
         query = sa.select(_rows).where(*conditions).order_by(_rows.c.ordered_at, _rows.c.run_id, _rows.c.node)
         with self.reading() as connection:
-            return [
-                Prefetch(
-                    **{
-                        **row,
-                        "addresses": tuple(row["addresses"]),
-                        "state": PrefetchState(row["state"]),
-                        "figures": row["figures"] or {},
-                    }
-                )
-                for row in connection.execute(query).mappings()
-            ]
+            return [prefetch_of(dict(row)) for row in connection.execute(query).mappings()]
+
+
+def prefetch_of(row: Mapping[str, Any]) -> Prefetch:
+    """The row as a record."""
+    typed = {
+        "addresses": tuple(row["addresses"]),
+        "state": PrefetchState(row["state"]),
+        "figures": row["figures"] or {},
+    }
+    return Prefetch(**{**row, **typed})
+
+
+def progress(
+    state: PrefetchState,
+    *,
+    bytes_done: int,
+    bytes_total: int,
+    error: str | None,
+    figures: Mapping[str, float],
+    at: float,
+) -> dict[str, Any]:
+    """What a row says once its node is so far."""
+    return {
+        "state": state,
+        "bytes_done": bytes_done,
+        "bytes_total": bytes_total,
+        "error": error,
+        "figures": dict(figures),
+        "ended_at": None if state in OPEN_STATES else at,
+    }
 
 
 def order(connection: sa.Connection, gang: Gang, *, now: float) -> None:
