@@ -1,8 +1,8 @@
 """Many at once: more runs than devices, bursts of runs, and a server whose database is locked."""
 
 import sqlite3
-import time
 
+import httpx
 import pytest
 
 from dsec_blocks.model.gangs import GangState
@@ -55,7 +55,9 @@ def test_a_server_whose_database_is_locked_loses_no_run_10188_18934_17473_19771(
     lock = sqlite3.connect(path, timeout=60, isolation_level=None)
     try:
         lock.execute("BEGIN IMMEDIATE")
-        time.sleep(12)
+        site.wait("our decision", lambda: second in starts(site))
+        with pytest.raises(httpx.ReadTimeout):  # and so does our claim
+            httpx.post(f"{site.api_url}/flows/", json={"name": "waits-for-the-lock"}, timeout=12)
         lock.execute("ROLLBACK")
     finally:
         lock.close()

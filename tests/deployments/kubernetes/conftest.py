@@ -1,6 +1,5 @@
 """The chart rendered for tests, and what is left of it in the cluster taken away."""
 
-import os
 from collections.abc import AsyncIterator
 
 import pytest
@@ -10,6 +9,7 @@ from dsec_deployments.control_plane import binaries
 from dsec_deployments.kubernetes import chart
 from dsec_deployments.kubernetes.kinds import Kinds
 from dsec_workers.clusters.kubernetes.api import Api, Object
+from tests.fixtures.kubernetes import skip_without_programs
 
 EVERYTHING = (
     "agent.enabled=true",
@@ -20,12 +20,8 @@ EVERYTHING = (
 
 @pytest.fixture(scope="session", autouse=True)
 def helm() -> None:
-    """One line that says why these are not run; a failure where they must be."""
-    if binaries.find("helm") is None:
-        line = "the chart's tests were not run: no helm; `make kube-programs` builds it with Go"
-        if os.environ.get("DSEC_KUBERNETES") == "required":
-            pytest.fail(line)
-        pytest.skip(line)
+    """The chart is rendered by it."""
+    skip_without_programs(["helm"])
 
 
 def rendered(namespace: str, *assignments: str, release: str = "dsec") -> list[Object]:

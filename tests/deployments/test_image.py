@@ -6,7 +6,7 @@ from pathlib import Path
 
 import yaml
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 RECIPE = (ROOT / "deployments/images/Dockerfile").read_text()
 
 
