@@ -8,6 +8,7 @@ from dsec_blocks.ledger.arrivals import Arrivals
 from dsec_blocks.ledger.check import Violation
 from dsec_blocks.ledger.decisions import Decision
 from dsec_blocks.ledger.evictions import Eviction
+from dsec_blocks.ledger.figures import DeviceCount, Figures
 from dsec_blocks.ledger.inventories import CachedBundle, Inventory
 from dsec_blocks.ledger.leadership import Election, Lease
 from dsec_blocks.ledger.ledger import Ledger
@@ -19,6 +20,6 @@ from dsec_blocks.ledger.wishes import STANDING_KINDS, WISH_KINDS, Wish
 
 __all__ = [
     "ACTIVE", "SHADOW", "SHIPPED_VERSION", "STANDING_KINDS", "WISH_KINDS", "Arrivals", "CachedBundle", "Decision",
-    "Election", "Eviction", "Fence", "Holding", "Inventory", "Lease", "Ledger", "PolicyRecord", "Prefetch",
-    "PrefetchState", "Violation", "Wish",
+    "DeviceCount", "Election", "Eviction", "Fence", "Figures", "Holding", "Inventory", "Lease", "Ledger",
+    "PolicyRecord", "Prefetch", "PrefetchState", "Violation", "Wish",
 ]  # fmt: skip

@@ -6,6 +6,7 @@ from dsec_blocks.ledger.backup import Backup
 from dsec_blocks.ledger.check import Check
 from dsec_blocks.ledger.decisions import Decisions
 from dsec_blocks.ledger.evictions import Evictions
+from dsec_blocks.ledger.figures import PoolFigures
 from dsec_blocks.ledger.fills import Fills
 from dsec_blocks.ledger.inventories import Inventories
 from dsec_blocks.ledger.leadership import Leadership
@@ -49,6 +50,7 @@ class Ledger(
     Retention,
     Check,
     Backup,
+    PoolFigures,
 ):
     """Durable state of one or more pools. Thread-safe; every method is one transaction, or reads one state.
 

@@ -6,7 +6,7 @@ does so entirely before or entirely after it.
 """
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import NamedTuple
 
@@ -28,6 +28,10 @@ class Fence(NamedTuple):
     token: int
 
 
+Observe = Callable[[str, float, bool], None]
+"""Told after each use of the database: "read" or "write", the seconds it took, and whether the database failed."""
+
+
 class _Open(threading.local):
     connection: sa.Connection | None = None
     fence: Fence | None = None
@@ -39,6 +43,8 @@ class Transactions:
     Thread-safe. Either may be entered inside an open `transaction` of the same thread and then is part of it, so a
     caller can make several calls one commit; a call that fails inside is undone alone if the caller catches its error.
     """
+
+    observe: Observe | None = None
 
     def __init__(self, engine: sa.Engine, *, clock: Clock) -> None:
         self._engine = engine
@@ -66,7 +72,7 @@ class Transactions:
             with self._joined(self._open.connection, fence) as connection:
                 yield connection
             return
-        with self._explained(), self._writer, self._engine.connect() as connection:
+        with self._explained("write"), self._writer, self._engine.connect() as connection:
             self._open.connection, self._open.fence = connection, fence
             try:
                 connection.begin()
@@ -84,7 +90,7 @@ class Transactions:
         if self._open.connection is not None:
             yield self._open.connection
             return
-        with self._explained(), self._engine.connect() as connection:
+        with self._explained("read"), self._engine.connect() as connection:
             if self._engine.dialect.name == "postgresql":
                 # Its default gives each statement a state of its own; SQLite's transactions keep the first.
                 connection = connection.execution_options(isolation_level="REPEATABLE READ")
@@ -98,11 +104,16 @@ class Transactions:
             yield connection
 
     @contextmanager
-    def _explained(self) -> Iterator[None]:
+    def _explained(self, kind: str) -> Iterator[None]:
+        began, failed = self._clock.monotonic(), False
         try:
             yield
         except (SQLAlchemyError, InjectedError) as error:
+            failed = True
             raise explain(error, self._engine.url) from error
+        finally:
+            if self.observe is not None:
+                self.observe(kind, self._clock.monotonic() - began, failed)
 
 
 def _compare(connection: sa.Connection, fence: Fence) -> None:
