@@ -67,7 +67,7 @@ class Backup(Transactions):
                 store.close()
 
     def _copy_pages(self, copy: Path) -> None:
-        with self._explained(), closing(sqlite3.connect(str(self._engine.url.database))) as source:
+        with self._explained("backup"), closing(sqlite3.connect(str(self._engine.url.database))) as source:
             with closing(sqlite3.connect(copy)) as target:
                 source.backup(target)
                 target.execute("PRAGMA journal_mode=DELETE")
@@ -76,7 +76,7 @@ class Backup(Transactions):
         target = engine_for(f"sqlite:///{copy}")
         store = Transactions(target, clock=self._clock)
         try:
-            with self._explained(), self._engine.connect() as connection:
+            with self._explained("backup"), self._engine.connect() as connection:
                 source = connection.execution_options(isolation_level="REPEATABLE READ")
                 version = schema_version(source)
                 with store.transaction(at="ledger.backup.copy") as rows:

@@ -29,7 +29,7 @@ class Fence(NamedTuple):
 
 
 Observe = Callable[[str, float, bool], None]
-"""Told after each use of the database: "read" or "write", the seconds it took, and whether the database failed."""
+"""Told after each use of the database: its kind (read, write, backup), seconds, whether the database failed."""
 
 
 class _Open(threading.local):
