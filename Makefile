@@ -9,7 +9,7 @@ PYTEST := $(BIN)/python -m pytest --durations=25
 PROCESSES ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-fast test-long test-kube lint format lock fault-points screenshots kube kube-down kube-programs clean
+.PHONY: help venv demo demo-kube test test-fast test-long test-kube lint format lock fault-points screenshots kube kube-down kube-programs clean
 .SILENT:
 
 help: ## This list
@@ -34,6 +34,9 @@ $(STAMP): requirements.lock pyproject.toml
 
 demo: venv ## A run waits for its GPUs, gets them, gives way and resumes: watch it (≤ 4 min)
 	$(BIN)/dsec demo
+
+demo-kube: venv ## The same story in pods on a real Kubernetes control plane (built once with Go)
+	$(BIN)/dsec demo --kubernetes
 
 test: kube-programs ## Everything but the tests that take minutes; the lint runs inside it
 	$(PYTEST) -n $(PROCESSES) -m "not long"
@@ -73,7 +76,7 @@ kube-programs: venv ## Build its programs where they are missing; says so in one
 	$(BIN)/python -m dsec_deployments.control_plane build
 
 test-kube: kube-programs ## The tests on a real Kubernetes control plane
-	$(PYTEST) tests/workers/clusters/kubernetes tests/deployments/control_plane tests/deployments/kubernetes tests/fakes
+	$(PYTEST) tests/workers/clusters/kubernetes tests/deployments/control_plane tests/deployments/kubernetes tests/deployments/test_up_on_kubernetes.py tests/fakes
 
 bench-%: venv ## One benchmark, for example: make bench-dispatch
 	$(BIN)/python -m benchmarks.$*

@@ -12,7 +12,10 @@ from pathlib import Path
 from dsec_blocks.gateways import files
 from dsec_blocks.gateways.home import home_of, ledger_url_of
 from dsec_blocks.model.names import ENV_HOME, ENV_LEDGER_URL
+from dsec_deployments.control_plane import pool
 
+SIMULATED, OFF = "simulated", "off"
+"""What `dsec up --kubernetes` takes."""
 DEFAULT_POOL = "dsec"
 DEFAULT_PORT = 4200
 DEFAULT_NODES = 2
@@ -42,6 +45,13 @@ class Installation:
     """Whether `dsec up` started the Prefect server, so that `dsec down` may stop it."""
     cluster_cache: bool = False
     """Whether `dsec up` starts a store that the nodes' caches share."""
+    kubernetes: str | None = None
+    """`simulated`: members are pods on a control plane that `dsec up` starts here; else they are processes."""
+
+    @property
+    def is_on_kubernetes(self) -> bool:
+        """Whether `dsec up` starts a Kubernetes cluster for the pool."""
+        return self.kubernetes == SIMULATED
 
     def changed(self, **given: object) -> "Installation":
         """With every option that was given (not None) put in."""
@@ -61,6 +71,8 @@ class Installation:
             "PREFECT_API_URL": self.prefect_api_url,
         }
         environment = {name: str(value) for name, value in declared.items() if value is not None}
+        if self.is_on_kubernetes:
+            environment |= pool.environment(home())
         return {**environment, ENV_HOME: str(home()), ENV_LEDGER_URL: self.resolved_ledger_url()}
 
 

@@ -1,4 +1,4 @@
-"""The steps of `dsec down`: worker, gangs, the agent, then the Prefect server, and proof that nothing is left."""
+"""The steps of `dsec down`: worker, gangs or their cluster, the agent, then the Prefect server; nothing is left."""
 
 import asyncio
 import os
@@ -13,6 +13,7 @@ from dsec_blocks.model.clock import Clock
 from dsec_blocks.model.errors import DsecError
 from dsec_blocks.model.gangs import HOLDING_STATES, GangState
 from dsec_deployments import agent_process, background, cluster_cache, installation
+from dsec_deployments.control_plane import simulated
 from dsec_deployments.installation import Installation
 
 WORKER_SECONDS = 15.0
@@ -41,7 +42,10 @@ def bring_down(
         if evict:
             _evict_all(wanted, home, progress=progress, note=note, clock=clock)
         _stop(home, "worker", WORKER_SECONDS, progress=progress, note=note, clock=clock)
-        _stop_gangs(home, evict=evict, progress=progress, note=note, clock=clock)
+        if wanted.is_on_kubernetes:
+            simulated.bring_down(home, clock=clock, progress=progress, note=note)
+        else:
+            _stop_gangs(home, evict=evict, progress=progress, note=note, clock=clock)
         _stop(home, agent_process.NAME, AGENT_SECONDS, progress=progress, note=note, clock=clock)
         if wanted.cluster_cache:
             _stop(home, cluster_cache.NAME, STORE_SECONDS, progress=progress, note=note, clock=clock)
@@ -59,7 +63,8 @@ def _evict_all(wanted: Installation, home: Path, *, progress: Tell, note: Tell, 
     """Have the worker drain every node and wait until every gang has checkpointed and left."""
     worker = background.find(home, "worker")
     if worker is None:
-        note("no worker runs here that could ask the gangs to checkpoint; they are asked directly")
+        directly = "they are stopped" if wanted.is_on_kubernetes else "they are asked directly"
+        note(f"no worker runs here that could ask the gangs to checkpoint; {directly}")
         return
     ledger = Ledger.open(wanted.resolved_ledger_url(), clock=clock)
     try:

@@ -15,6 +15,7 @@ from dsec_blocks.model.teams import Team
 from dsec_deployments import agent_process, background, cluster_cache, installation, prefect_server, provisioning
 from dsec_deployments.background import Background
 from dsec_deployments.cli.worker import worker_command
+from dsec_deployments.control_plane import simulated
 from dsec_deployments.installation import DEFAULT_GPUS, DEFAULT_NODES, Installation
 from dsec_deployments.prefect_api import PrefectApi, configured
 
@@ -46,6 +47,8 @@ def bring_up(
     if lock is None:
         raise DsecError(f"another `dsec up` or `dsec down` works in {home}; wait for it to end")
     try:
+        if wanted.is_on_kubernetes:
+            simulated.require(progress=progress)
         started = _bring_up(wanted, home, progress=progress, note=note, clock=clock)
         if with_project:
             _deploy(started.installation, clock, progress=progress, note=note)
@@ -59,6 +62,9 @@ def _bring_up(wanted: Installation, home: Path, *, progress: Tell, note: Tell, c
     ledger = Ledger.open(wanted.resolved_ledger_url(), clock=clock)
     try:
         ours = _declared(wanted)
+        _refuse_another_kind_of_node(ours, home)
+        if ours.is_on_kubernetes:
+            simulated.bring_up(ours, home, clock=clock, progress=progress, note=note)
         ours = _serve(ours, home, progress=progress, note=note, clock=clock)
         assert ours.prefect_api_url is not None
         installation.save(ours)
@@ -82,11 +88,20 @@ def _bring_up(wanted: Installation, home: Path, *, progress: Tell, note: Tell, c
 
 def _declared(wanted: Installation) -> Installation:
     """With no GPU on this machine and none declared, declare some: everything works without a GPU."""
-    if wanted.nodes is not None or wanted.gpus is not None:
+    if wanted.nodes is not None or wanted.gpus is not None or wanted.is_on_kubernetes:
         return wanted.changed(
             nodes=wanted.nodes or DEFAULT_NODES, gpus=DEFAULT_GPUS if wanted.gpus is None else wanted.gpus
         )
     return wanted if Path("/dev/nvidiactl").exists() else wanted.changed(nodes=DEFAULT_NODES, gpus=DEFAULT_GPUS)
+
+
+def _refuse_another_kind_of_node(wanted: Installation, home: Path) -> None:
+    """A worker that runs has its gangs where it was told to: it cannot be told otherwise."""
+    before = installation.load()
+    if before.is_on_kubernetes == wanted.is_on_kubernetes or background.find(home, "worker") is None:
+        return
+    there = "in pods" if before.is_on_kubernetes else "as processes of this machine"
+    raise DsecError(f"the worker of pool {before.pool} runs its gangs {there}; `dsec down` before that can change")
 
 
 def _serve(wanted: Installation, home: Path, *, progress: Tell, note: Tell, clock: Clock) -> Installation:

@@ -60,12 +60,12 @@ COMMANDS += [
 ]
 
 
-def dsec(*words: str, home: Path, **environment: str) -> "subprocess.CompletedProcess[str]":
+def dsec(*words: str, home: Path, seconds: float = 100, **environment: str) -> "subprocess.CompletedProcess[str]":
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "DSEC_"))}
     settings = {"DSEC_HOME": str(home), "PREFECT_HOME": str(home / "client"), "COLUMNS": "160", **environment}
     command = [sys.executable, "-m", "dsec_deployments.cli", *words]
     return subprocess.run(
-        command, capture_output=True, text=True, env={**clean, **settings}, cwd=home, timeout=100, check=False
+        command, capture_output=True, text=True, env={**clean, **settings}, cwd=home, timeout=seconds, check=False
     )
 
 

@@ -69,7 +69,7 @@ def gangs(home: Path) -> dict[str, tuple[str, int]]:
     return {name: (state, evictions) for name, state, evictions in rows}
 
 
-def start_lasting(home: Path, name: str) -> None:
+def start_lasting(home: Path, name: str, *, seconds: float = 40) -> None:
     url = json.loads((home / "up.json").read_text())["prefect_api_url"]
     from dsec_deployments.prefect_api import PrefectApi
 
@@ -77,7 +77,7 @@ def start_lasting(home: Path, name: str) -> None:
     deployment = api.get("deployments/name/lasting/lasting")
     path = f"deployments/{deployment['id']}/create_flow_run"
     api.write("POST", path, {"name": name, "state": {"type": "SCHEDULED"}}, at="test")
-    eventually(lambda: gangs(home).get(name, ("", 0))[0] == "running")
+    eventually(lambda: gangs(home).get(name, ("", 0))[0] == "running", seconds)
 
 
 def test_up_again_finds_everything_there(home: Path) -> None:

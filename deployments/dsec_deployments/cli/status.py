@@ -54,6 +54,8 @@ def _parts(s: Any) -> list[dict[str, Any]]:
         _part("worker", worker is not None, f"pid {worker.process.pid}" if worker else "none started here: `dsec up`"),
     ]
     parts.append(_agent(home))
+    if s.installation.is_on_kubernetes:
+        parts += _cluster(home)
     try:
         lease = s.ledger.lease(s.pool)
         nodes = s.ledger.nodes(s.pool)
@@ -71,6 +73,18 @@ def _parts(s: Any) -> list[dict[str, Any]]:
         _part("policy", True, _policy(s)),
         _part("orders", True, f"{standing} stand: `dsec orders`" if standing else "none"),
         _part("gangs", True, ", ".join(f"{count} {state}" for state, count in sorted(states.items())) or "none"),
+    ]
+
+
+def _cluster(home: Path) -> list[dict[str, Any]]:
+    from dsec_deployments import background
+    from dsec_deployments.control_plane import plane, process_nodes
+
+    answers = plane.running(home)
+    nodes = background.find(home, process_nodes.NAME)
+    return [
+        _part("Kubernetes", answers is not None, answers.server if answers else "does not answer: `dsec up`"),
+        _part("process nodes", nodes is not None, f"pid {nodes.process.pid}" if nodes else "do not run: `dsec up`"),
     ]
 
 

@@ -76,7 +76,7 @@ def running(home: Path) -> ControlPlane | None:
     if not (folder / "plane.json").exists() or background.find(home, "kube-apiserver") is None:
         return None
     plane = _settled(folder)
-    return plane if _ready(plane) else None
+    return plane if answers(plane, "/readyz") else None
 
 
 def stop(home: Path, *, clock: Clock, purge: bool = False) -> int:
@@ -196,7 +196,7 @@ def _scheduler(plane: ControlPlane) -> str:
 def _until_ready(
     home: Path, folder: Path, plane: ControlPlane, began: float, clock: Clock, progress: Callable[[str], None]
 ) -> None:
-    while not _ready(plane):
+    while not answers(plane, "/readyz"):
         waited = clock.monotonic() - began
         for name in ("etcd", "kube-apiserver"):
             if background.find(home, name) is None:
@@ -207,9 +207,10 @@ def _until_ready(
         time.sleep(0.1)
 
 
-def _ready(plane: ControlPlane) -> bool:
+def answers(plane: ControlPlane, path: str) -> bool:
+    """Whether there is something at `path`."""
     context = ssl._create_unverified_context()
-    request = urllib.request.Request(f"{plane.server}/readyz", headers={"Authorization": f"Bearer {plane.token}"})
+    request = urllib.request.Request(f"{plane.server}{path}", headers={"Authorization": f"Bearer {plane.token}"})
     try:
         with urllib.request.urlopen(request, timeout=2.0, context=context) as answer:
             return bool(answer.status == 200)

@@ -90,7 +90,7 @@ def timeline(recording: Recording) -> go.Figure:
             texts.append(escape(run) if wide and span.attempt not in named and group != "small" else "")
             named.add(span.attempt)
         figure.add_bar(
-            name={"small": "20 small gangs", "reference": "reference runs"}.get(group, run),
+            name={"small": "small gangs", "reference": "reference runs"}.get(group, run),
             legendgroup=group,
             showlegend=group not in shown,
             y=[recording.labels.get(span.device, span.device) for span in spans],

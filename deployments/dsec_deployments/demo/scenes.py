@@ -27,7 +27,8 @@ STEPS = 200
 SHORT = 60
 """Steps of a reference run that only has to differ."""
 STEP_SECONDS = 0.2
-SMALL_GANGS = 20
+LOW_SECONDS = 40.0
+"""How long the gangs that give way work besides the fine-tune."""
 LOW_PRIORITY = 40
 """Of the gangs that give way: above the small ones, which fill what is left, and below the urgent ones."""
 SAME = 1e-6
@@ -50,10 +51,11 @@ def set_up_teams_and_deployments(stage: Stage) -> None:
     from dsec_deployments.demo import flows
 
     digits = _digits_file()
+    grace: dict[str, Any] = {"grace": stage.venue.grace} if stage.venue.grace else {}
     for flow in (flows.background, flows.small, flows.urgent):
-        deploy(stage, flow, entrypoint=f"{flows.__name__}.{flow.fn.__name__}", name=flow.name)
+        deploy(stage, flow, entrypoint=f"{flows.__name__}.{flow.fn.__name__}", name=flow.name, **grace)
     finetune: Any = load_flow_from_entrypoint(f"{digits}:digits")
-    deploy(stage, finetune, entrypoint="digits.py:digits", directory=digits.parent, name="finetune")
+    deploy(stage, finetune, entrypoint="digits.py:digits", directory=digits.parent, name="finetune", **grace)
 
 
 def a_gang_that_never_fits(stage: Stage) -> None:
@@ -101,13 +103,13 @@ def the_same_training_uninterrupted(stage: Stage) -> None:
 
 
 def a_full_pool(stage: Stage) -> None:
-    """A fine-tune on two nodes and three more gangs of low priority fill the pool; two teams queue 20 small gangs"""
+    """A fine-tune on two nodes and three more gangs of low priority fill the pool; two teams queue small gangs"""
     stage.notes["losses"] = stage.home / "losses-finetune.jsonl"
     parameters = {
         "steps": STEPS,
         "losses": str(stage.notes["losses"]),
         "checkpoint_every": 20,
-        "step_seconds": STEP_SECONDS,
+        "step_seconds": STEP_SECONDS * stage.venue.pace,
     }
     finetune = stage.submit("finetune", "finetune", team="research", parameters=parameters, priority=LOW_PRIORITY)
     stage.wait_running(finetune, seconds=60)
@@ -124,7 +126,7 @@ def a_full_pool(stage: Stage) -> None:
         stage.wait(f"the first checkpoint of {run.name}", partial(_first_commit, stage, run), seconds=30)
     stage.notes["small"] = [
         stage.submit("small", f"{team}-{number}", team=team)
-        for number in range(SMALL_GANGS // 2)
+        for number in range(stage.venue.small_gangs // 2)
         for team in ("vision", "speech")
     ]
     held = sum(holding.turn == 0 for holding in stage.ledger.holders(POOL))
@@ -133,15 +135,16 @@ def a_full_pool(stage: Stage) -> None:
     stage.claims.make("the fine-tune trains on two nodes", members == 2, members, "members")
     queued = stage.wait(
         "the small gangs to be in line",
-        lambda: sum(_waits(stage, run) for run in stage.notes["small"]) == SMALL_GANGS,
+        lambda: sum(_waits(stage, run) for run in stage.notes["small"]) == stage.venue.small_gangs,
         seconds=30,
     )
-    stage.claims.make("20 small gangs of two teams wait in line", bool(queued), SMALL_GANGS, "gangs")
+    count = stage.venue.small_gangs
+    stage.claims.make(f"{count} small gangs of two teams wait in line", bool(queued), count, "gangs")
 
 
 def an_urgent_gang_arrives(stage: Stage) -> None:
     """An urgent gang arrives: the cheapest gang gives way, the one with a stale checkpoint is spared"""
-    _preempt(stage, "urgent", nodes=1, devices_per_node=3, priority=80, parameters={"seconds": 15.0})
+    _preempt(stage, "urgent", nodes=1, devices_per_node=3, priority=80, parameters={"seconds": 15.0 * stage.venue.pace})
     spared = stage.gang(stage.runs["stale"])
     held = spared is not None and spared.evictions == 0 and spared.state is GangState.RUNNING
     stage.claims.make("the gang with the stale checkpoint is spared", held)
@@ -243,7 +246,8 @@ def everything_ends_well(stage: Stage) -> None:
         "the fine-tune was evicted once", gang is not None and gang.evictions == 1, gang.evictions if gang else 0
     )
     finished = sum(stage.wait_ended(run, seconds=90)["type"] == "COMPLETED" for run in stage.notes["small"])
-    stage.claims.make("all 20 small gangs complete", finished == SMALL_GANGS, finished, "gangs")
+    count = stage.venue.small_gangs
+    stage.claims.make(f"all {count} small gangs complete", finished == count, finished, "gangs")
     for name in ("urgent", "urgent-two-nodes", "frugal", "steady", "stale"):
         _completed(stage, stage.runs[name], seconds=90)
     stage.wait("the last devices to be released", lambda: not _holding(stage), seconds=30)
@@ -291,7 +295,7 @@ def _background(stage: Stage, name: str, *, devices_per_node: int, **parameters:
         "background",
         name,
         team="research",
-        parameters={"seconds": 40.0, **parameters},
+        parameters={"seconds": LOW_SECONDS * stage.venue.pace, **parameters},
         devices_per_node=devices_per_node,
         priority=LOW_PRIORITY,
     )

@@ -15,29 +15,34 @@ from rich.table import Table
 from dsec_blocks.gateways import files
 from dsec_blocks.gateways.clock import SystemClock
 from dsec_blocks.model.errors import DsecError
+from dsec_deployments.control_plane import simulated
 from dsec_deployments.demo.claims import Claims
 from dsec_deployments.demo.recording import Recorder
 from dsec_deployments.demo.stage import POOL, SceneFailed, Stage, isolate, stage, sweep
+from dsec_deployments.demo.venue import THIS_MACHINE, Venue
 
 Scene = Callable[[Stage], None]
 
 
-def run_demo(*, keep: bool = False, only: list[str] | None = None) -> int:
+def run_demo(venue: Venue = THIS_MACHINE, *, keep: bool = False, only: list[str] | None = None) -> int:
     """Play the demo; 0 if every claim held. Ctrl-C and SIGTERM end it cleanly."""
-    from dsec_deployments.demo.scenes import SCENES
-
+    every = _scenes(venue)
     console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 120)
-    scenes = [scene for scene in SCENES if not only or scene.__name__ in only or scene.__name__.startswith("set_")]
-    unknown = set(only or ()) - {scene.__name__ for scene in SCENES}
+    scenes = [scene for scene in every if not only or scene.__name__ in only or scene.__name__.startswith("set_")]
+    unknown = set(only or ()) - {scene.__name__ for scene in every}
     if unknown:
-        names = ", ".join(scene.__name__ for scene in SCENES)
+        names = ", ".join(scene.__name__ for scene in every)
         raise DsecError(f"--only: no scene {', '.join(sorted(unknown))}; scenes are {names}")
-    home = (Path(".dsec") / "demo").absolute()
+    home = (Path(".dsec") / venue.folder).absolute()
     isolate(home)
     signal.signal(signal.SIGTERM, _interrupt)
+    if venue.kubernetes:
+        with console.status("looking for the programs of a control plane") as status:
+            simulated.require(progress=status.update)
     clock = SystemClock()
     began = clock.monotonic()
-    console.print(f"[bold]DSec demo[/]: 3 nodes × 4 declared GPUs; everything it makes is in {home}")
+    console.print(f"[bold]DSec demo[/]: 3 nodes × 4 declared GPUs; a gang's members are {venue.members}")
+    console.print(f"everything it makes is in {home}")
     with console.status("looking for the remains of an earlier demo") as status:
 
         def note(text: str) -> None:
@@ -47,7 +52,7 @@ def run_demo(*, keep: bool = False, only: list[str] | None = None) -> int:
             sweep(tell=status.update, note=lambda _: None)
             files.remove_tree(home, at="demo.home.clear")
         home.mkdir(parents=True)
-        with stage(home, keep=keep, tell=status.update, note=note) as set_up:
+        with stage(home, venue, keep=keep, tell=status.update, note=note) as set_up:
             console.print(f"  [dim]look around meanwhile: {set_up.prefect.ui_url}[/]")
             with Recorder(set_up.ledger, POOL, set_up.recording, clock=clock):
                 for scene in scenes:
@@ -55,13 +60,24 @@ def run_demo(*, keep: bool = False, only: list[str] | None = None) -> int:
             claims = set_up.claims
             seconds = round(clock.monotonic() - began, 1)
             if not only:
-                claims.make("the demo takes at most 4 minutes", seconds <= 240, seconds, "s")
+                longest = venue.longest_seconds
+                claims.make(f"the demo takes at most {longest / 60:g} minutes", seconds <= longest, seconds, "s")
             status.update("writing the report")
             _conclude(home, set_up)
             if keep:
                 console.print(f"It stays up: {set_up.prefect.ui_url}; stop it with: DSEC_HOME={home} dsec down")
     _print(console, claims, home)
     return 0 if claims.all_held else 1
+
+
+def _scenes(venue: Venue) -> list[Scene]:
+    if venue.kubernetes:
+        from dsec_deployments.demo.pods import SCENES_IN_PODS
+
+        return SCENES_IN_PODS
+    from dsec_deployments.demo.scenes import SCENES
+
+    return SCENES
 
 
 def _play(scene: Scene, stage: Stage, console: Console) -> None:

@@ -1,4 +1,4 @@
-"""The demo's own installation: a home, a Prefect server, a ledger, a worker and three declared nodes in .dsec/demo.
+"""The demo's own installation: a home, a Prefect server, a ledger, a worker and three nodes below .dsec.
 
 Nothing of the user's is touched: the environment of this process (and so of all it starts) is pointed at the demo.
 """
@@ -22,6 +22,7 @@ from dsec_blocks.model.teams import Team
 from dsec_deployments import provisioning, shutdown, startup
 from dsec_deployments.demo.claims import Claims
 from dsec_deployments.demo.recording import Recording
+from dsec_deployments.demo.venue import Venue
 from dsec_deployments.installation import Installation
 from dsec_deployments.prefect_api import PrefectApi
 
@@ -50,6 +51,7 @@ class Stage:
     """What a scene works with."""
 
     home: Path
+    venue: Venue
     installation: Installation
     prefect: PrefectApi
     ledger: Ledger
@@ -102,7 +104,11 @@ class Stage:
         return self.ledger.gang(run.id)
 
     def wait(self, what: str, reached: Callable[[], Any], *, seconds: float) -> Any:
-        """The first true value of `reached()`; raises `SceneFailed` naming `what` if it does not come in time."""
+        """The first true value of `reached()`; raises `SceneFailed` naming `what` if it does not come in time.
+
+        `seconds` are this machine's; another venue may be slower.
+        """
+        seconds *= self.venue.patience
         deadline = self.clock.monotonic() + seconds
         self.tell(what)
         while True:
@@ -148,11 +154,17 @@ def isolate(home: Path) -> None:
 
 
 @contextmanager
-def stage(home: Path, *, keep: bool, tell: Tell, note: Tell) -> Iterator[Stage]:
+def stage(home: Path, venue: Venue, *, keep: bool, tell: Tell, note: Tell) -> Iterator[Stage]:
     """The demo's installation, up; brought down again whatever happens, unless `keep`."""
     clock = SystemClock()
     installation = Installation(
-        pool=POOL, port=free_port(), nodes=NODES, gpus=GPUS_PER_NODE, gpu_model="H100", gpu_memory="80GiB"
+        pool=POOL,
+        port=free_port(),
+        nodes=NODES,
+        gpus=GPUS_PER_NODE,
+        gpu_model="H100",
+        gpu_memory="80GiB",
+        kubernetes=venue.kubernetes,
     )
     try:
         started = startup.bring_up(installation, progress=tell, note=note, clock=clock, with_project=False)
@@ -161,6 +173,7 @@ def stage(home: Path, *, keep: bool, tell: Tell, note: Tell) -> Iterator[Stage]:
         try:
             yield Stage(
                 home=home,
+                venue=venue,
                 installation=started.installation,
                 prefect=PrefectApi(started.installation.prefect_api_url),
                 ledger=ledger,
