@@ -76,7 +76,8 @@ def restart(world: World) -> None:
 def takeover(world: World) -> None:
     """A standby takes over from a leader that is killed, then from one that is drained; each forgets old entries."""
     world.ledger.put_policy(world.pool, {"keep_decisions_seconds": 0.2}, by="crash", why="a test")
-    run = world.train("run", steps=250, nodes=1, devices_per_node=2, parameters={"every": 3})
+    parameters = {"every": 10, "commits_each": True}  # more commits than a store keeps heads
+    run = world.train("run", steps=250, nodes=1, devices_per_node=2, parameters=parameters)
     world.wait_for_note(run, what="step", step=2)
     world.new_worker()
     first = world.leader()
@@ -119,7 +120,7 @@ def orphans(world: World) -> None:
         for process in world.living:
             processes.signal_process(process, signal.SIGKILL, at="crash.test")
         _kill_supervisor(world)
-        time.sleep(6.5)
+        _wait_until_left(world)
     world.wait_until_over()
 
 
@@ -210,6 +211,22 @@ ASIDE = {
 
 def _is_over(world: World, run_id: str) -> bool:
     return world.state(run_id)[0] in ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
+
+
+def _wait_until_left(world: World) -> None:
+    """Until the processes of all gangs are gone, or it is clear that a struck one stays."""
+    with suppress(AssertionError):
+        world.wait("the processes to leave", lambda: not _gangs_processes(world), 8.0)
+
+
+def _gangs_processes(world: World) -> list[int]:
+    """What writes into a gang's directory."""
+    inside = f"{world.home / 'gangs'}{os.sep}"
+    return [
+        pid
+        for pid in processes_of(world.home)
+        if any(path.startswith(inside) for path in processes.open_files(pid).values())
+    ]
 
 
 def _kill_supervisor(world: World) -> None:

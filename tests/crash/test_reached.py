@@ -27,7 +27,8 @@ def test_every_point_of_a_runs_path_is_reached_by_a_story(ahead: Ahead) -> None:
         cases.REACHED.write_text(text)
         cases.reached.cache_clear()
     wanted = {point for point, scope in cases.scopes().items() if scope == "run"}
-    assert not wanted - frozenset().union(*seen.values()), "no story reaches these"
+    missed = sorted(wanted - frozenset().union(*seen.values()))
+    assert not missed, f"no story reaches {', '.join(missed)}"
 
 
 def test_the_matrix_has_every_point_of_a_runs_path() -> None:

@@ -14,6 +14,7 @@ from prefect import flow
 from dsec_blocks import current_gang, gang, run
 
 LINGER_SECONDS = 30.0
+COMMIT_SECONDS = 1.0
 
 
 def note(where: str, **fields: object) -> None:
@@ -25,7 +26,15 @@ def note(where: str, **fields: object) -> None:
 
 
 def work(
-    where: str, store: str, steps: int, step_seconds: float, lingers: bool, every: int, deaf: bool, full: bool
+    where: str,
+    store: str,
+    steps: int,
+    step_seconds: float,
+    lingers: bool,
+    every: int,
+    deaf: bool,
+    full: bool,
+    commits_each: bool,
 ) -> int:
     """One rank: count steps, checkpoint, leave when told."""
     checkpoint = run.checkpoints(f"file://{store}", every=every)
@@ -51,7 +60,10 @@ def work(
         if run.world_size > 1:
             gang.agree(0)  # the collective that a data-parallel step has
         if (step + 1) % every == 0 if deaf else run.should_checkpoint():
+            before = newest_head(store)
             checkpoint.save(step + 1, state)
+            if commits_each:
+                wait_for_commit(store, before)
     return int(state["done"])
 
 
@@ -60,6 +72,18 @@ def wait_for_notice() -> None:
     deadline = time.monotonic() + LINGER_SECONDS
     while run.notice is None and time.monotonic() < deadline:
         time.sleep(0.01)
+
+
+def wait_for_commit(store: str, before: int) -> None:
+    """Stay until this save is committed: on a slow machine several would become one commit."""
+    deadline = time.monotonic() + COMMIT_SECONDS
+    while newest_head(store) == before and time.monotonic() < deadline:
+        time.sleep(0.005)
+
+
+def newest_head(store: str) -> int:
+    """The number of the newest HEAD in a store of one run."""
+    return max((int(path.name) for path in Path(store).glob("ckpt/*/HEAD/*") if path.name.isdigit()), default=0)
 
 
 @flow
@@ -72,10 +96,13 @@ def train(
     every: int = 10,
     deaf: bool = False,
     full: bool = False,
+    commits_each: bool = False,
 ) -> int:
     """All ranks count to `steps`; one that `lingers` stops half-way, in its first attempt, until it is interrupted."""
     note(where, what="flow")
-    results = current_gang().run(work, where, store, steps, step_seconds, lingers, every, deaf, full, per="device")
+    results = current_gang().run(
+        work, where, store, steps, step_seconds, lingers, every, deaf, full, commits_each, per="device"
+    )
     assert all(done == steps for done in results), results
     return steps
 
