@@ -16,6 +16,10 @@ def test_gangs_are_processes_here_unless_the_environment_says_kubernetes() -> No
 @pytest.mark.parametrize(
     ("environment", "words"),
     [
+        (
+            {"DSEC_METRICS_PORT": "70000"},
+            "DSEC_METRICS_PORT: '70000' is no port; give 1 to 65535, or 0 for any free one",
+        ),
         ({"DSEC_CLUSTER": "slurm"}, "DSEC_CLUSTER: 'slurm' is neither 'local' nor 'kubernetes'"),
         (
             {"DSEC_REPLICAS": "2", "DSEC_LEDGER_URL": "sqlite:////data/ledger.db"},
@@ -27,6 +31,12 @@ def test_what_cannot_work_is_refused_by_name(environment: dict[str, str], words:
     with pytest.raises(InvalidRequest) as refused:
         WorkerSettings.from_environment(environment)
     assert words in str(refused.value)
+
+
+def test_health_and_metrics_are_answered_only_where_somebody_says_so_and_then_on_this_machine_alone() -> None:
+    assert WorkerSettings.from_environment({}).metrics_port is None
+    settings = WorkerSettings.from_environment({"DSEC_METRICS_PORT": "0"})
+    assert (settings.metrics_host, settings.metrics_port) == ("127.0.0.1", 0)
 
 
 def test_two_replicas_share_a_postgresql_ledger() -> None:

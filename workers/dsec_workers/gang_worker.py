@@ -7,8 +7,9 @@ run, when the API fails a few times, and it starts whatever it finds.
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import anyio
@@ -35,8 +36,10 @@ from dsec_workers.lifecycle.intake import Intake
 from dsec_workers.lifecycle.leading import Leading
 from dsec_workers.lifecycle.planning import Planner
 from dsec_workers.lifecycle.term import LaunchSettings, Term
-from dsec_workers.prefect_api import PrefectApi, Run
+from dsec_workers.metrics import WorkerMetrics
+from dsec_workers.prefect_api import Run
 from dsec_workers.prefect_api.gateway import no_client_retries
+from dsec_workers.prefect_api.measured import MeasuredApi
 from dsec_workers.scheduling.policy import Policy
 from dsec_workers.settings import KUBERNETES, LOCAL, WorkerSettings
 
@@ -173,15 +176,18 @@ class GangWorker(BaseWorker[GangJobConfiguration, GangVariables, GangWorkerResul
         printer: Callable[..., None],
     ) -> None:
         assert self._cluster is not None
+        metrics, answer = WorkerMetrics(self._work_pool_name), _answering(settings)
+        ledger.observe = metrics.ledger
         self.leading = Leading(
             pool=self._work_pool_name,
             settings=settings,
             clock=SystemClock(),
             ledger=ledger,
-            api=PrefectApi(self.client),
+            api=MeasuredApi(self.client, metrics, clock=SystemClock()),
             client=self.client,
             cluster=self._cluster,
-            plan=_planner(),
+            plan=_planner(metrics),
+            metrics=metrics,
             policy=Policy(),
             launch_settings=self.launch_settings,
             pool_id=lambda: str(self._work_pool.id) if self._work_pool is not None else None,
@@ -197,6 +203,8 @@ class GangWorker(BaseWorker[GangJobConfiguration, GangVariables, GangWorkerResul
             return
         async with anyio.create_task_group() as group:
             group.start_soon(self._stay_in_touch)
+            if answer is not None:
+                group.start_soon(answer, self.leading)
             await self.leading.serve()
             group.cancel_scope.cancel()
         if self.leading.loop is not None and self.leading.loop.api_away:
@@ -250,7 +258,15 @@ def _on_signals(act: Callable[[], None]) -> Iterator[None]:
                 signal.signal(number, handler)
 
 
-def _planner() -> Planner:
+def _answering(settings: WorkerSettings) -> Callable[[Leading], Coroutine[Any, Any, None]] | None:
+    if settings.metrics_port is None:
+        return None
+    from dsec_workers.worker_api import listen, serve
+
+    return partial(serve, listen(settings))
+
+
+def _planner(metrics: WorkerMetrics) -> Planner:
     from dsec_workers.scheduling.cycle import plan
 
-    return plan
+    return metrics.timing(plan, SystemClock())

@@ -48,6 +48,9 @@ class WorkerSettings:
     """What a worker that drains still finishes, at most; then it resigns, and is gone within five seconds in all."""
     report_seconds: float = 30.0
     """The least time between two pool maps."""
+    metrics_host: str = "127.0.0.1"
+    metrics_port: int | None = None
+    """Where `/health`, `/ready` and `/metrics` are answered; None: nowhere. 0: at any free port, which is logged."""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "WorkerSettings":
@@ -69,6 +72,8 @@ class WorkerSettings:
             infrastructure_restarts=_count(environment, "DSEC_INFRASTRUCTURE_RESTARTS", 3),
             evict_on_drain=environment.get("DSEC_DRAIN", "") == "evict",
             report_seconds=_seconds(environment, "DSEC_REPORT", 30.0),
+            metrics_host=environment.get("DSEC_METRICS_HOST") or "127.0.0.1",
+            metrics_port=_port(environment, "DSEC_METRICS_PORT"),
         )
 
 
@@ -96,6 +101,13 @@ def _count(environment: Mapping[str, str], name: str, default: int) -> int:
     if not text.strip().isdigit():
         raise InvalidRequest(f"{name}: {text!r} is not a whole number")
     return int(text)
+
+
+def _port(environment: Mapping[str, str], name: str) -> int | None:
+    text = (environment.get(name) or "").strip()
+    if text and not (text.isdigit() and int(text) <= 65535):
+        raise InvalidRequest(f"{name}: {text!r} is no port; give 1 to 65535, or 0 for any free one")
+    return int(text) if text else None
 
 
 def _seconds(environment: Mapping[str, str], name: str, default: float) -> float:

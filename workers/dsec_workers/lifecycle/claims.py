@@ -48,6 +48,7 @@ async def claim(term: Term, run_id: str, hold_start: bool) -> None:
             return
         user_retries = gang.user_retries if gang.user_retries is not None else run.retries
         await term.write(term.ledger.claimed, run_id, gang.attempt, user_retries=user_retries)
+        term.metrics.claimed(gang, term.clock.now())
     else:
         user_retries = gang.user_retries
         if not _is_ours(run):

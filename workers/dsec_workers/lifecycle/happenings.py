@@ -30,6 +30,8 @@ async def apply(term: Term, event: ClusterEvent) -> None:
         case Started():
             if await term.write(ledger.started, *key, event.at):
                 term.decide("start", "started", run_id=key.run_id, detail={"attempt": key.attempt})
+                if key in term.admitted_at:
+                    term.metrics.started("launch", event.at - term.admitted_at[key])
         case Progressed():
             await term.write(
                 ledger.progressed, *key, step=event.step, metrics=event.metrics, has_on_evict=event.has_on_evict
@@ -39,6 +41,7 @@ async def apply(term: Term, event: ClusterEvent) -> None:
             admitted_at = term.admitted_at.pop(key, None)
             if admitted_at is not None:
                 await term.write(ledger.timed, *key, restart_seconds=max(0.0, event.at - admitted_at))
+                term.metrics.started("first_step", event.at - admitted_at)
             return
         case Committed():
             await term.write(ledger.committed, *key, at=event.at, step=event.step, seconds=event.seconds)
@@ -49,6 +52,7 @@ async def apply(term: Term, event: ClusterEvent) -> None:
             noticed_at = term.noticed_at.pop(key, None)
             if noticed_at is not None:
                 await term.write(ledger.timed, *key, checkpoint_seconds=max(0.0, event.at - noticed_at))
+                term.metrics.handed_over(event.at - noticed_at)
         case Gone():
             await _gone(term, event)
     term.ring()

@@ -5,7 +5,7 @@ worker took over) or when the worker drains; gangs run on in both cases and are 
 """
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,13 @@ from dsec_workers.clusters.protocol import Cluster, GangKey
 from dsec_workers.lifecycle import cancellations, happenings, log_shipping
 from dsec_workers.lifecycle.adoption import adopt
 from dsec_workers.lifecycle.errands import Errands
+from dsec_workers.lifecycle.health import CARRY, ELECTION, PLAN, Standing, Turns
 from dsec_workers.lifecycle.intake import Intake
 from dsec_workers.lifecycle.loop import Loop, evict_everything
 from dsec_workers.lifecycle.planning import Planner, Planning
 from dsec_workers.lifecycle.term import LaunchSettings, Log, Term
 from dsec_workers.lifecycle.wakeups import Wake, listen
+from dsec_workers.metrics import WorkerMetrics
 from dsec_workers.prefect_api import PrefectApi, Run
 from dsec_workers.scheduling.policy import Policy
 from dsec_workers.settings import WorkerSettings
@@ -50,13 +52,36 @@ class Leading:
     log: Log
     drain: anyio.Event
     polled: Callable[[], None] = lambda: None
+    metrics: WorkerMetrics
     logs_of: Callable[[GangKey], Path | None] = lambda _: None
     loop: Loop | None = None
+    turns: Turns = field(init=False)
+    fence: Fence | None = None
+    _role: str = "starting"
+    _adopted: bool = False
+
+    def __post_init__(self) -> None:
+        self.turns = Turns(clock=self.clock, metrics=self.metrics)
+
+    @property
+    def standing(self) -> Standing:
+        """What this worker is at this moment."""
+        return Standing(
+            pool=self.pool,
+            holder=self.settings.holder,
+            role=self._role,
+            term=None if self.fence is None else self.fence.token,
+            adopted=self._adopted,
+            draining=self.drain.is_set(),
+            ledger_answers=self.metrics.ledger_answers,
+            prefect_away=self.loop is not None and self.loop.api_away,
+        )
 
     async def serve(self) -> None:
         """Lead whenever this worker can, until it is told to drain."""
         election = Election(self.ledger, self.pool, self.settings.holder, self.settings.lease_ttl_seconds, self.clock)
         standing_by = False
+        self.turns.expect(ELECTION)
         try:
             while not self.drain.is_set():
                 fence = await self._step(election)
@@ -64,8 +89,13 @@ class Leading:
                 if fence is not None:
                     standing_by = False
                     self.log.info("leads pool %s (term %d)", self.pool, fence.token)
-                    await self._lead(election, fence)
+                    self._stand("leader", fence)
+                    try:
+                        await self._lead(election, fence)
+                    finally:
+                        self._stand("standby", None)
                     continue
+                self._role = "standby"
                 if not standing_by:
                     self.log.info("stands by for pool %s: another worker leads", self.pool)
                     standing_by = True
@@ -99,6 +129,8 @@ class Leading:
             loop = self.loop = self._begin(fence, group, group.cancel_scope.cancel)
             group.start_soon(self._beat, election, fence, loop.term)
             await self._adopt(loop.term)
+            self._adopted = True
+            self.turns.expect(PLAN, CARRY)
             group.start_soon(self._follow, loop.term)
             group.start_soon(self._listen, loop.term)
             group.start_soon(log_shipping.ship, loop.term)
@@ -108,6 +140,7 @@ class Leading:
             group.start_soon(loop.run_plan)
             await self.drain.wait()
             loop.term.draining = True
+            self.turns.excuse(PLAN)
             if self.settings.evict_on_drain:
                 self.log.info("drains: running gangs checkpoint and go back to the queue")
                 await evict_everything(loop)
@@ -146,13 +179,15 @@ class Leading:
             poll_wake=Wake(self.clock),
             lost=lost,
             log=self.log,
+            metrics=self.metrics,
             launch_settings=lambda run: self.launch_settings(intake, term, run),
             left=intake.left,
             mention=mention,
             logs_of=self.logs_of,
             arrived_at=lambda: intake.arrived_at,
         )
-        return Loop(term=term, intake=intake, planning=Planning(plan=self.plan, policy=self.policy), polled=self.polled)
+        planning = Planning(plan=self.plan, policy=self.policy)
+        return Loop(term=term, intake=intake, planning=planning, turns=self.turns, polled=self.polled)
 
     async def _beat(self, election: Election, fence: Fence, term: Term) -> None:
         while True:
@@ -187,10 +222,16 @@ class Leading:
 
     async def _step(self, election: Election) -> Fence | None:
         try:
-            return await anyio.to_thread.run_sync(election.step)
+            with self.turns.turn(ELECTION):
+                return await anyio.to_thread.run_sync(election.step)
         except LedgerError as error:
             self.log.warning("the ledger does not answer: %s", error)
             return election.fence
+
+    def _stand(self, role: str, fence: Fence | None) -> None:
+        self._role, self.fence, self._adopted = role, fence, False
+        self.metrics.leads(fence is not None)
+        self.turns.excuse(PLAN, CARRY)
 
     async def _resign(self, election: Election) -> None:
         try:

@@ -14,6 +14,7 @@ import anyio
 from dsec_blocks.model.errors import DsecError, Fenced
 from dsec_blocks.model.gangs import HOLDING_STATES, Gang, GangState
 from dsec_workers.lifecycle import cancellations, claims, endings, evictions, reports, wishes
+from dsec_workers.lifecycle.health import Turns
 from dsec_workers.lifecycle.intake import Intake
 from dsec_workers.lifecycle.planning import Planning
 from dsec_workers.lifecycle.term import Term, key_of
@@ -36,6 +37,7 @@ class Loop:
     term: Term
     intake: Intake
     planning: Planning
+    turns: Turns
     polled: Callable[[], None] = lambda: None
     """Told after each planning step, whatever came of it: the loop lives."""
     api_away: bool = False
@@ -140,6 +142,7 @@ class Loop:
         orders = await wishes.fulfil(term, gangs, self.planning.policy, self.planning.nodes)
         if orders:
             gangs = {gang.run_id: gang for gang in await term.read(term.ledger.gangs, term.pool, _ALIVE)}
+        term.gangs = gangs
         if self.api_away or term.draining:
             return
         await self.planning.cycle(term, self.intake, gangs, orders)
@@ -181,6 +184,7 @@ class Loop:
             if not self.api_away:
                 self.term.log.warning("the Prefect API is away; running gangs run on: %s", error)
             self.api_away = True
+            self.term.metrics.prefect_away(True)
             return False
         except ApiRefused as error:
             self.term.log.error("the Prefect API refused a read: %s", error)
@@ -188,11 +192,13 @@ class Loop:
         if self.api_away:
             self.term.log.info("the Prefect API answers again")
         self.api_away = False
+        self.term.metrics.prefect_away(False)
         return True
 
     async def _guarded(self, name: str, step: Callable[[], Awaitable[None]]) -> None:
         try:
-            await step()
+            with self.turns.turn(name):
+                await step()
         except Fenced:
             self.term.lost()
             await anyio.sleep_forever()

@@ -16,6 +16,8 @@ from dsec_workers.prefect_api import ApiRefused, ApiUnavailable
 REPORT_KEY = "dsec-run-report"
 MOST_TRIES = 3
 """A report is never worth more than that."""
+_KNOWN_AFTERWARDS = ("placement", "fetch", "verify", "load")
+"""Stages of a start that nobody has timed when it is over: the ledger tells them, or the flow does."""
 
 
 async def publish_run_reports(term: Term) -> None:
@@ -39,6 +41,9 @@ async def publish_run_report(term: Term, run_id: str, *, again: bool = False) ->
         return True
     prefetches = await term.read(term.ledger.prefetches_of, run_id)
     report = run_report(gang, prefetches, now=term.clock.now())
+    for stage in start_split(gang, prefetches) if not again else ():
+        if stage.seconds is not None and stage.name in _KNOWN_AFTERWARDS:
+            term.metrics.started(stage.name, stage.seconds)
     try:
         if again and report in await term.api.artifacts(key=REPORT_KEY, run_id=run_id):
             return True

@@ -23,6 +23,7 @@ from dsec_blocks.model.reasons import Reason
 from dsec_workers.clusters.protocol import Cluster, GangKey
 from dsec_workers.lifecycle.errands import Errands
 from dsec_workers.lifecycle.wakeups import Wake
+from dsec_workers.metrics import WorkerMetrics
 from dsec_workers.prefect_api import PrefectApi, Run
 from dsec_workers.settings import WorkerSettings
 
@@ -76,6 +77,7 @@ class Term:
     lost: Callable[[], None]
     """Ends the term: another worker leads."""
     log: Log
+    metrics: WorkerMetrics
     launch_settings: Callable[[Run], Awaitable[LaunchSettings]]
     """What the run's deployment and job variables say about its process."""
     left: Callable[[str], None]
@@ -86,6 +88,8 @@ class Term:
     """When the intake last heard of a run (monotonic)."""
     logs_of: Callable[[GangKey], Path | None] = lambda _: None
     """Where the cluster keeps an attempt's logs, if that is on this machine."""
+    gangs: Mapping[str, Gang] = field(default_factory=dict)
+    """Gangs that have not ended, as the last plan read them: for metrics. Whoever decides reads the ledger."""
     runs: dict[str, Run] = field(default_factory=dict)
     """Runs as last read, of gangs that have not ended."""
     refused: dict[str, Reason] = field(default_factory=dict)
@@ -135,6 +139,8 @@ class Term:
         policy_version: str = "",
     ) -> None:
         """Put an entry into the decision log; `log_decisions` writes what was put, many in one transaction."""
+        gang = self.gangs.get(run_id or "")
+        self.metrics.decided(stage, outcome, team="" if gang is None else gang.team, detail=detail)
         self.decisions.append(
             Decision(
                 at=self.clock.now(),

@@ -1,21 +1,20 @@
 """The agent as a process: put the cache in order, listen, and go its rounds until it is told to end."""
 
-import contextlib
 import logging
 import os
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 
 import anyio
 import anyio.to_thread
-import uvicorn
 from anyio.abc import TaskStatus
 
 from dsec_blocks.cache import Cache
 from dsec_blocks.gateways import files, processes
 from dsec_blocks.model.errors import DsecError
+from dsec_workers.http_server import HttpServer
 from dsec_workers.node_agent import access
 from dsec_workers.node_agent.api import Api
 from dsec_workers.node_agent.measuring import Measuring
@@ -32,14 +31,6 @@ class AgentRuns(DsecError):
     """Another agent owns this home, or its port is taken."""
 
     exit_code = 3
-
-
-class _Server(uvicorn.Server):
-    """Without uvicorn's own signal handling, which ends the process by the signal instead of in order."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
 
 
 def run(settings: AgentSettings, cache: Cache, *, note: Callable[[str], None]) -> None:
@@ -75,8 +66,7 @@ async def _serve(settings: AgentSettings, cache: Cache, listening: socket.socket
         metrics_are_open=settings.metrics_are_open,
         health=rounds.health,
     )
-    config = uvicorn.Config(api.app(), log_level="warning", lifespan="off", access_log=False, log_config=None)
-    server = _Server(config)
+    server = HttpServer(api.app())
     prefetches.start(ended=tell)
     host, port = listening.getsockname()[:2]
     me = access.Address(url=f"http://{host}:{port}", process=processes.identify(os.getpid()), nodes=settings.nodes)
@@ -99,7 +89,7 @@ async def _go_rounds(rounds: Rounds) -> None:
         await anyio.sleep(_STEP_SECONDS)
 
 
-async def _end_on_signal(server: uvicorn.Server, *, task_status: TaskStatus[None]) -> None:
+async def _end_on_signal(server: HttpServer, *, task_status: TaskStatus[None]) -> None:
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         task_status.started()
         async for _ in signals:
