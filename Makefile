@@ -9,7 +9,7 @@ PYTEST := $(BIN)/python -m pytest --durations=25
 PROCESSES ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo demo-kube test test-fast test-long test-kube lint format lock fault-points screenshots kube kube-down kube-programs clean
+.PHONY: help venv demo demo-kube test test-fast test-long test-kube lint format lock fault-points screenshots kube kube-down kube-programs prometheus clean
 .SILENT:
 
 help: ## This list
@@ -38,13 +38,13 @@ demo: venv ## A run waits for its GPUs, gets them, gives way and resumes: watch 
 demo-kube: venv ## The same story in pods on a real Kubernetes control plane (built once with Go)
 	$(BIN)/dsec demo --kubernetes
 
-test: kube-programs ## Everything but the tests that take minutes; the lint runs inside it
+test: kube-programs prometheus ## Everything but the tests that take minutes; the lint runs inside it
 	$(PYTEST) -n $(PROCESSES) -m "not long"
 
 test-fast: lint ## Under a minute: lint, and the tests that need no server
 	$(PYTEST) -n $(PROCESSES) -m "not slow and not long"
 
-test-long: kube-programs ## Everything, the tests that take minutes included
+test-long: kube-programs prometheus ## Everything, the tests that take minutes included
 	$(PYTEST) -n $(PROCESSES)
 
 lint: venv ## ruff, mypy and the import contracts
@@ -74,6 +74,9 @@ kube-down: venv ## Stop it and leave nothing
 
 kube-programs: venv ## Build its programs where they are missing; says so in one line where it cannot
 	$(BIN)/python -m dsec_deployments.control_plane build
+
+prometheus: venv ## Get Prometheus for the tests, from Debian's package; says so in one line where it cannot
+	$(BIN)/python -m tools.prometheus_programs
 
 test-kube: kube-programs ## The tests on a real Kubernetes control plane
 	$(PYTEST) tests/workers/clusters/kubernetes tests/deployments/control_plane tests/deployments/kubernetes tests/deployments/test_up_on_kubernetes.py tests/fakes
