@@ -51,11 +51,10 @@ def set_up_teams_and_deployments(stage: Stage) -> None:
     from dsec_deployments.demo import flows
 
     digits = _digits_file()
-    grace: dict[str, Any] = {"grace": stage.venue.grace} if stage.venue.grace else {}
     for flow in (flows.background, flows.small, flows.urgent):
-        deploy(stage, flow, entrypoint=f"{flows.__name__}.{flow.fn.__name__}", name=flow.name, **grace)
+        deploy(stage, flow, entrypoint=f"{flows.__name__}.{flow.fn.__name__}", name=flow.name)
     finetune: Any = load_flow_from_entrypoint(f"{digits}:digits")
-    deploy(stage, finetune, entrypoint="digits.py:digits", directory=digits.parent, name="finetune", **grace)
+    deploy(stage, finetune, entrypoint="digits.py:digits", directory=digits.parent, name="finetune")
 
 
 def a_gang_that_never_fits(stage: Stage) -> None:
@@ -111,7 +110,14 @@ def a_full_pool(stage: Stage) -> None:
         "checkpoint_every": 20,
         "step_seconds": STEP_SECONDS * stage.venue.pace,
     }
-    finetune = stage.submit("finetune", "finetune", team="research", parameters=parameters, priority=LOW_PRIORITY)
+    finetune = stage.submit(
+        "finetune",
+        "finetune",
+        team="research",
+        parameters=parameters,
+        priority=LOW_PRIORITY,
+        **stage.venue.job_variables,
+    )
     stage.wait_running(finetune, seconds=60)
     stage.wait("the first checkpoint of finetune", partial(_first_commit, stage, finetune), seconds=60)
     # One node is empty now, and the gang that needs a whole one must come first.
@@ -298,6 +304,7 @@ def _background(stage: Stage, name: str, *, devices_per_node: int, **parameters:
         parameters={"seconds": LOW_SECONDS * stage.venue.pace, **parameters},
         devices_per_node=devices_per_node,
         priority=LOW_PRIORITY,
+        **stage.venue.job_variables,
     )
 
 

@@ -1,6 +1,8 @@
 """Where the demo plays, and what that changes: its pace and the size of its cast, never what is claimed."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from dsec_deployments.installation import SIMULATED
 
@@ -20,8 +22,8 @@ class Venue:
     """How many times longer the gangs that give way work: those that follow need that long to start."""
     patience: float = 1.0
     """How many times longer anything may take before a scene gives up waiting."""
-    grace: str | None = None
-    """Of the gangs that give way; theirs by default."""
+    job_variables: Mapping[str, Any] = field(default_factory=dict)
+    """What the gangs that give way ask for besides."""
     longest_seconds: int = 240
 
 
@@ -33,7 +35,7 @@ KUBERNETES = Venue(
     small_gangs=4,
     pace=2.5,
     patience=4.0,
-    grace="60s",
+    job_variables={"grace": "60s"},
     longest_seconds=480,
 )
 """A pod begins with an interpreter that has imported nothing: seconds of processor time for each."""

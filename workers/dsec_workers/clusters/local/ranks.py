@@ -66,7 +66,13 @@ def ranks_of(
                 "MASTER_PORT": str(master_port),
                 names.ENV_MEMBER: str(member),
                 **device_env(devices),
-                **_launcher_env(launcher, rank=number, world=len(shares), master=f"{master_address}:{master_port}"),
+                **_launcher_env(
+                    launcher,
+                    rank=number,
+                    world=len(shares),
+                    master=f"{master_address}:{master_port}",
+                    devices=len(devices),
+                ),
             },
         )
         for number, (member, local, local_size, devices) in enumerate(shares)
@@ -118,11 +124,13 @@ def check_call(call: Mapping[str, Any], *, launcher: str, per: str) -> None:
         raise ClusterError("gang.run: torchrun starts the devices' processes itself; use per='member' with it")
 
 
-def _launcher_env(launcher: str, *, rank: int, world: int, master: str) -> dict[str, str]:
+def _launcher_env(launcher: str, *, rank: int, world: int, master: str, devices: int) -> dict[str, str]:
     if launcher != "jax":
         return {}
     return {
         "JAX_COORDINATOR_ADDRESS": master,
         "JAX_NUM_PROCESSES": str(world),
         "JAX_PROCESS_ID": str(rank),
+        # Where this is unset, JAX asks its surroundings, and fails of that in a pod without an account's token.
+        "JAX_LOCAL_DEVICE_IDS": ",".join(map(str, range(max(1, devices)))),
     }
