@@ -7,6 +7,8 @@ import json
 import socket
 from typing import Any
 
+import anyio
+import anyio.to_thread
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -26,6 +28,7 @@ class WorkerApi:
 
     def __init__(self, leading: Leading) -> None:
         self._leading = leading
+        self._limiter = anyio.CapacityLimiter(1)
         self._pool_metrics = PoolMetrics(
             pool=leading.pool,
             ledger=leading.ledger,
@@ -57,7 +60,9 @@ class WorkerApi:
     async def metrics(self, request: Request) -> Response:
         """Prometheus' text format."""
         await self._pool_metrics.refresh()
-        return Response(generate_latest(self._leading.metrics.registry), media_type=CONTENT_TYPE_LATEST)
+        # In a thread: thousands of samples as text would hold the loop up.
+        text = await anyio.to_thread.run_sync(generate_latest, self._leading.metrics.registry, limiter=self._limiter)
+        return Response(text, media_type=CONTENT_TYPE_LATEST)
 
     def _answer(self, reasons: list[str]) -> Response:
         body: dict[str, Any] = told(self._leading.standing, self._leading.turns.ages(), reasons)
@@ -66,8 +71,9 @@ class WorkerApi:
 
 def listen(settings: WorkerSettings) -> socket.socket:
     """The socket that the settings name. Raises `InvalidRequest` if it cannot be had."""
+    family = socket.AF_INET6 if ":" in settings.metrics_host else socket.AF_INET
     try:
-        return socket.create_server((settings.metrics_host, settings.metrics_port or 0))
+        return socket.create_server((settings.metrics_host, settings.metrics_port or 0), family=family)
     except OSError as error:
         raise InvalidRequest(
             f"DSEC_METRICS_PORT: the worker cannot listen at {settings.metrics_host}:{settings.metrics_port} "

@@ -15,6 +15,8 @@ EVERYTHING = (
     "agent.enabled=true",
     "quotas.{namespace}.requests\\.nvidia\\.com/gpu=64",
     "image.pullSecrets={{registry}}",
+    "metrics.rules=true",
+    "networkPolicy.metricsFrom[0].namespaceSelector.matchLabels.team=monitoring",
 )
 
 

@@ -199,6 +199,8 @@ class PoolMetrics(Collector):
     _families: list[Metric] = field(default_factory=list)
     _read_at: float = -math.inf
     _reading: bool = False
+    _limiter: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(1))
+    """Of its own: a ledger that hangs may have taken every thread of the others."""
 
     def collect(self) -> Iterable[Metric]:
         """What the last refresh found."""
@@ -212,7 +214,7 @@ class PoolMetrics(Collector):
         if self._reading or self.clock.monotonic() - self._read_at < FRESH_SECONDS:
             return
         with anyio.move_on_after(PATIENCE_SECONDS) as patience:
-            self._families = await anyio.to_thread.run_sync(self._read, abandon_on_cancel=True)
+            self._families = await anyio.to_thread.run_sync(self._read, abandon_on_cancel=True, limiter=self._limiter)
             self._read_at = self.clock.monotonic()
         if patience.cancelled_caught:
             self._families = []

@@ -37,3 +37,17 @@ capabilities: {drop: [ALL]}
 - name: DSEC_LEDGER_URL
   valueFrom: {secretKeyRef: {name: {{ .Values.ledger.secret }}, key: {{ .Values.ledger.key }}}}
 {{- end }}
+{{/* Annotations by which a Prometheus that discovers pods finds a port; `port` is that. */}}
+{{- define "dsec.scrape" -}}
+prometheus.io/scrape: "true"
+prometheus.io/path: /metrics
+prometheus.io/port: {{ .port | quote }}
+{{- end }}
+{{/* The part of a NetworkPolicy that lets scrapers in; `port` is where. */}}
+{{- define "dsec.scrapers" -}}
+{{- with .Values.networkPolicy.metricsFrom }}
+ingress:
+  - from: {{- toYaml . | nindent 6 }}
+    ports: [{protocol: TCP, port: {{ $.port }}}]
+{{- end }}
+{{- end }}
