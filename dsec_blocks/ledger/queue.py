@@ -66,6 +66,15 @@ class Queue(Transactions):
             row = connection.execute(sa.select(_gangs).where(_gangs.c.run_id == run_id)).mappings().one_or_none()
         return None if row is None else gang_of(row)
 
+    def states(self, run_ids: Sequence[str]) -> dict[str, GangState]:
+        """The states of those of the runs that the ledger knows."""
+        found: dict[str, GangState] = {}
+        with self.reading() as connection:
+            for some in chunks(run_ids):
+                rows = connection.execute(sa.select(_gangs.c.run_id, _gangs.c.state).where(_gangs.c.run_id.in_(some)))
+                found.update((row.run_id, GangState(row.state)) for row in rows)
+        return found
+
     def gangs(self, pool: str, states: Collection[GangState] | None = None) -> list[Gang]:
         """Gangs of `pool` in `states` (all if None), first submitted first."""
         query = sa.select(_gangs).where(_gangs.c.pool == pool).order_by(_gangs.c.submitted_at, _gangs.c.run_id)

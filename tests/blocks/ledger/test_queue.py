@@ -36,6 +36,13 @@ def test_an_unknown_run_is_none(ledger: Ledger) -> None:
     assert ledger.gang("nobody") is None
 
 
+def test_the_states_of_many_runs_are_read_at_once_and_unknown_ones_are_left_out(ledger: Ledger, fence: Fence) -> None:
+    ledger.enqueue(fence, [waiting("a")])
+    running(ledger, fence, "b", "n1/0")
+
+    assert ledger.states(["a", "b", "nobody"]) == {"a": GangState.WAITING, "b": GangState.RUNNING}
+
+
 def test_a_run_keeps_its_submit_time_when_it_is_enqueued_again(ledger: Ledger, fence: Fence) -> None:
     ledger.enqueue(fence, [waiting("a", submitted_at=10)])
 

@@ -13,8 +13,13 @@ from dsec_workers.prefect_api import ApiUnavailable
 from tests.fixtures.clock import ManualClock
 
 
-def _errands(group: anyio.abc.TaskGroup, clock: ManualClock, fenced: Callable[[], None] = lambda: None) -> Errands:
-    return Errands(group, clock=clock, log=logging.getLogger("test"), done=lambda: None, fenced=fenced)
+def _errands(
+    group: anyio.abc.TaskGroup,
+    clock: ManualClock,
+    fenced: Callable[[], None] = lambda: None,
+    done: Callable[[], None] = lambda: None,
+) -> Errands:
+    return Errands(group, clock=clock, log=logging.getLogger("test"), done=done, fenced=fenced)
 
 
 async def test_a_gang_has_one_piece_of_work_at_a_time() -> None:
@@ -69,3 +74,60 @@ async def test_a_fenced_errand_ends_the_term_and_a_stale_one_only_itself(error: 
         await errands.settle()
         assert not errands.busy("run")
     assert len(fenced) == fences
+
+
+class _Burst:
+    """Claims that end one by one when told, and how often the loop was told of an end."""
+
+    def __init__(self, group: anyio.abc.TaskGroup) -> None:
+        self.told = 0
+        self.errands = _errands(group, ManualClock(), done=self._done)
+        self.go = {name: anyio.Event() for name in ("a", "b", "c")}
+        for name in self.go:
+            self.errands.start(name, "claim", self._claim, name)
+
+    def _done(self) -> None:
+        self.told += 1
+
+    async def _claim(self, name: str, error: Exception | None = None) -> None:
+        await self.go[name].wait()
+        if error is not None:
+            raise error
+
+    async def end(self, name: str) -> None:
+        self.go[name].set()
+        await anyio.wait_all_tasks_blocked()
+
+
+async def test_of_a_burst_of_claims_only_the_last_has_the_loop_look_again() -> None:
+    async with anyio.create_task_group() as group:
+        burst = _Burst(group)
+        await burst.end("a")
+        await burst.end("b")
+        assert burst.told == 0
+        await burst.end("c")
+        assert burst.told == 1
+
+
+async def test_an_ending_that_came_during_its_claim_is_looked_at_when_the_claim_ends() -> None:
+    """A gang that dies at once is leaving before its claim's errand has returned."""
+    async with anyio.create_task_group() as group:
+        burst = _Burst(group)
+        assert not burst.errands.start("a", "ending", anyio.sleep, 0)
+        assert not burst.errands.start("b", "claim", anyio.sleep, 0)  # the same again is no news
+        await burst.end("a")
+        assert burst.told == 1
+        await burst.end("b")
+        assert burst.told == 1
+        await burst.end("c")
+
+
+async def test_a_claim_that_failed_is_looked_at_though_others_go_on() -> None:
+    async with anyio.create_task_group() as group:
+        burst = _Burst(group)
+        burst.go["d"] = anyio.Event()
+        burst.errands.start("d", "claim", burst._claim, "d", ApiUnavailable("away"))
+        await burst.end("d")
+        assert burst.told == 1
+        for name in ("a", "b", "c"):
+            await burst.end(name)

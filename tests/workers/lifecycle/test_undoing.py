@@ -38,6 +38,7 @@ class Takeover:
             pool=POOL, ledger=ledger, api=SimpleNamespace(run=self._run), astray=set(), refused={}, runs={},
             errands=SimpleNamespace(running_for=lambda *_: False), read=self._read, write=self._write,
             decide=lambda *_, **__: None, forget_attempt=lambda _: None, forget=lambda _: None,
+            ring=lambda: None,
         )  # fmt: skip
         self.fence = fence
 

@@ -112,8 +112,9 @@ async def undo(term: Term, gang: Gang, run: Run | None, *, why: str, not_before:
         await term.write(term.ledger.forget_waiting, [gang.run_id])
         term.forget(gang.run_id)
         term.astray.discard(gang.run_id)
-        return
-    await give_back(term, gang, await term.api.run(gang.run_id), why=why)
+    else:
+        await give_back(term, gang, await term.api.run(gang.run_id), why=why)
+    term.ring()
 
 
 async def put_back(term: Term, run_id: str) -> bool:

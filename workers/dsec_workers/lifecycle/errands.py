@@ -18,6 +18,8 @@ from dsec_workers.prefect_api import ApiUnavailable
 
 FIRST_PAUSE_SECONDS = 0.5
 LONGEST_PAUSE_SECONDS = 10.0
+QUIET = "claim"
+"""Work of this name is done silently while there is more of it."""
 
 
 class Errands:
@@ -40,6 +42,7 @@ class Errands:
         self._fenced = fenced
         self._limiter = anyio.CapacityLimiter(limit)
         self._running: dict[str, str] = {}
+        self._turned_away: set[str] = set()
         self._paused_until: dict[str, tuple[float, float]] = {}
 
     def busy(self, key: str) -> bool:
@@ -60,6 +63,8 @@ class Errands:
     def start(self, key: str, name: str, work: Callable[..., Awaitable[Any]], *args: Any) -> bool:
         """Start `work(*args)` unless the key is busy."""
         if self.busy(key):
+            if self._running.get(key, name) != name:
+                self._turned_away.add(key)
             return False
         self._running[key] = name
         self._group.start_soon(self._run, key, name, work, args)
@@ -71,6 +76,7 @@ class Errands:
             await anyio.sleep(0.01)
 
     async def _run(self, key: str, name: str, work: Callable[..., Awaitable[Any]], args: tuple[Any, ...]) -> None:
+        went_well = False
         try:
             async with self._limiter:
                 await work(*args)
@@ -85,10 +91,13 @@ class Errands:
             self._log.exception("%s of %s failed; it will be tried again", name, key)
             self._pause(key)
         else:
+            went_well = True
             self._paused_until.pop(key, None)
         finally:
             self._running.pop(key, None)
-            self._done()
+            if key in self._turned_away or not (went_well and name == QUIET and self.running(QUIET)):
+                self._turned_away.discard(key)
+                self._done()
 
     def _pause(self, key: str) -> None:
         _, last = self._paused_until.get(key, (0.0, 0.0))

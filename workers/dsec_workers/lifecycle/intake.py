@@ -182,8 +182,8 @@ class Intake:
     async def _enqueue(self, term: Term, gangs: dict[str, Gang]) -> None:
         if not gangs:
             return
-        known = {run_id: await term.read(term.ledger.gang, run_id) for run_id in gangs}
-        ended = [run_id for run_id, gang in known.items() if gang is not None and gang.state is GangState.ENDED]
+        known = await term.read(term.ledger.states, list(gangs))
+        ended = [run_id for run_id, state in known.items() if state is GangState.ENDED]
         if ended:
             # The answer may be older than the run's end: what has finished must not run again because of that.
             again = await term.api.runs(ended)
@@ -192,7 +192,7 @@ class Intake:
                 if run is None or run.state.type != "SCHEDULED":
                     del gangs[run_id]
                     term.forget(run_id)
-        entering = {r: g for r, g in gangs.items() if known[r] is None or known[r].state in _ENTERABLE}  # type: ignore[union-attr]
+        entering = {r: g for r, g in gangs.items() if r not in known or known[r] in _ENTERABLE}
         await term.write(term.ledger.enqueue, list(entering.values()))
         self.entered |= set(entering)
 

@@ -28,6 +28,8 @@ NODES_SECONDS = 5.0
 CARRY_SECONDS = 1.0
 WATCH_SECONDS = 5.0
 LEDGER_PAUSE_SECONDS = 0.5
+REST_SECONDS = 0.02
+"""Between two rounds of planning or carrying: what happens in a burst is looked at together."""
 
 
 @dataclass(kw_only=True)
@@ -47,6 +49,7 @@ class Loop:
         """Carry gangs on, for ever."""
         while True:
             await self._guarded("carry", self.carry)
+            await anyio.sleep(REST_SECONDS)
             await self.term.carry_wake.wait(CARRY_SECONDS)
 
     async def run_watch(self) -> None:
@@ -66,6 +69,7 @@ class Loop:
         """Plan whenever something happened, until the drain."""
         while not self.term.draining:
             await self._guarded("plan", self.plan)
+            await anyio.sleep(REST_SECONDS)
             await self.term.wake.wait(self.term.settings.poll_seconds)
 
     async def settle(self) -> None:
