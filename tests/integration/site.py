@@ -104,6 +104,7 @@ class Site:
         kept = {k: v for k, v in os.environ.items() if not k.startswith("DSEC_")}
         env = {**kept, **self.server.environment, **settings, **self.environment, **environment}
         log = self.home / f"worker-{len(self.workers)}.log"
+        log.touch()
         process = self._fork_worker(env, log) if self.zygote else self._command_worker(env, log)
         self.workers.append(process)
         return process
