@@ -6,7 +6,8 @@ from typing import Any
 
 from dsec_blocks.model.gangs import Gang
 from dsec_workers.clusters.protocol import GangKey
-from dsec_workers.lifecycle.log_shipping import Tail, _ship_once
+from dsec_workers.clusters.rank_output import Tail
+from dsec_workers.lifecycle.log_shipping import _ship_once
 from tests.fixtures.clock import ManualClock
 from tests.workers.lifecycle.records import gang
 

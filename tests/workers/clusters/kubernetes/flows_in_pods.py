@@ -10,6 +10,7 @@ from dsec_blocks.gang import agree, current_gang, run
 
 
 def loop(steps: int, store: str, notes: str) -> float:
+    print(f"rank {run.rank} begins attempt {os.environ['DSEC_ATTEMPT']}", flush=True)
     checkpoint = run.checkpoints(store, every=5)
     state = checkpoint.restore({"loss": 100.0})
 
@@ -24,6 +25,7 @@ def loop(steps: int, store: str, notes: str) -> float:
         time.sleep(0.05)
         if run.should_checkpoint():
             checkpoint.save(step + 1, state)
+    print(f"rank {run.rank} has lost {state['loss']:.3f}")
     return float(state["loss"])
 
 

@@ -34,6 +34,8 @@ class Outposts:
     order: LaunchOrder
     folder: Path
     port: int = field(default_factory=free_port)
+    secret: Mapping[str, str] = field(default_factory=dict)
+    """What their namespace's Secret holds besides the key."""
     addresses: list[str] = field(default_factory=list)
     processes: list["subprocess.Popen[bytes]"] = field(default_factory=list)
 
@@ -52,6 +54,7 @@ class Outposts:
                 **{each["name"]: each["value"].replace("$$", "$") for each in container["env"] if "value" in each},
                 "DSEC_OUTPOST_ADDRESS": address,
                 "DSEC_CHANNEL_KEY": KEY,
+                **self.secret,
                 "DSEC_TERMINATION_LOG": str(home / "termination-log"),
             }
             env = {name: value.replace(SCRATCH + "/", f"{home}/") for name, value in env.items()}

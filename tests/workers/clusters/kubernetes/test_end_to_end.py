@@ -1,6 +1,7 @@
 """The whole way: a worker, Prefect, a real control plane, and gangs that train in pods, give way and resume."""
 
 import os
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,13 @@ def deploy(site: Site, flow: str, **variables: Any) -> None:
     site._deployments[(flow, repr([]))] = made
 
 
+def said_on_its_page(site: Site, run: str) -> Counter[str]:
+    """What the ranks themselves have printed, as the run's page in Prefect shows it."""
+    body = {"logs": {"flow_run_id": {"any_": [run]}}, "limit": 200}
+    lines = site.http.post("logs/filter", json=body).raise_for_status().json()
+    return Counter(line["message"] for line in lines if line["message"].startswith("rank "))
+
+
 def steps_of(notes: Path, rank: int) -> list[tuple[int, int, str]]:
     lines = (notes / f"rank-{rank}").read_text().splitlines() if (notes / f"rank-{rank}").exists() else []
     return [(int(a), int(s), loss) for a, s, loss, _ in (line.split() for line in lines)]
@@ -77,15 +85,18 @@ async def test_a_gang_in_pods_gives_way_by_checkpoint_and_ends_with_the_same_los
     site.wait_state(low, "COMPLETED", seconds=PATIENCE_SECONDS)
     assert (notes / "urgent").read_text() == high
     assert "AwaitingRetry" in site.history(low)
-    told = [steps_of(notes, rank) for rank in range(4)]
-    stopped_before = [max(step for attempt, step, _ in each if attempt == 1) for each in told]
+    told_steps = [steps_of(notes, rank) for rank in range(4)]
+    stopped_before = [max(step for attempt, step, _ in each if attempt == 1) for each in told_steps]
     assert len(set(stopped_before)) == 1, "all ranks stopped before the same step"
-    for each in told:
+    for each in told_steps:
         assert [step for _, step, _ in each] == list(range(steps)), "no step was lost or done twice"
     loss = 100.0
     for _ in range(steps):
         loss = loss * 0.99 + 3.0 * 0.001
     assert (notes / "losses").read_text() == repr([loss] * 4), "the very loss of a run that nobody interrupted"
+    told = [f"rank {rank} begins attempt {attempt}" for rank in range(4) for attempt in (1, 2)]
+    told += [f"rank {rank} has lost {loss:.3f}" for rank in range(4)]
+    site.wait("the last words of all ranks", lambda: said_on_its_page(site, low) == Counter(told), seconds=60)
     gang = site.wait_gang(low, GangState.ENDED)
     assert (gang.evictions, gang.infrastructure_restarts) == (1, 0)
     assert site.ledger.holders(site.pool) == [] and site.ledger.check(site.pool) == []

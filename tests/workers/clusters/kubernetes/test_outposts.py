@@ -5,6 +5,7 @@ import json
 import os
 import re
 import signal
+import socket
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from dsec_blocks.gateways import processes
 from dsec_blocks.gateways.clock import SystemClock
 from dsec_blocks.model.errors import ClusterError
 from dsec_workers.clusters.kubernetes import talk
@@ -235,6 +237,19 @@ async def test_a_member_that_never_comes_fails_the_start_in_time(gang: Open) -> 
     assert (await outposts.exits_of(0)) != 0
     why = outposts.last_word()["start_failure"]
     assert re.fullmatch(r"member (0, )?1 did not get its devices within 3 s", why)  # 0 may be as late on a busy machine
+
+
+async def test_a_prefect_server_that_takes_no_output_holds_up_no_pod_and_nothing_is_left_trying(gang: Open) -> None:
+    outposts = gang("run([sys.executable, '-c', 'print(7)'])")
+    with socket.create_server(("127.0.0.1", 0)) as never_answers:
+        outposts.secret = {"PREFECT_API_URL": f"http://127.0.0.1:{never_answers.getsockname()[1]}/api"}
+        outposts.start(DEVICES)
+        await outposts.introduce()
+        assert await outposts.exits() == [0, 0], outposts.output(0) + outposts.output(1)
+    assert "[rank-2] 7" in outposts.output(1)
+    pods = [str(outposts.folder / f"pod-{index}") for index in range(2)]
+    table = [row.pid for row in processes.processes() if not row.is_zombie]
+    assert [pid for pid in table if processes.environment(pid).get("DSEC_SCRATCH") in pods] == []
 
 
 async def test_a_stranger_is_not_let_in(gang: Open) -> None:

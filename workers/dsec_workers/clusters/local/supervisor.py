@@ -73,6 +73,8 @@ class Supervisor:
         self.is_open = False
         """Whether the start barrier has been opened."""
         self.is_ending = False
+        self.companions: Collection[int] = ()
+        """Children of whoever hosts this supervisor that are not the gang's: they leave when they like."""
         self.push: Callable[[dict[str, Any]], None] = lambda _: None
         """Sends one message to every connection that said hello."""
         self.last_word = LastWord(loop=loop, happenings=self.happenings, directory=directory, on_written=loop.stop)
@@ -209,7 +211,7 @@ class Supervisor:
         self.advance()
 
     def _kill_all(self) -> None:
-        doomed = [row.pid for row in census.strays(spared=self._members.pids, uploader=self.uploader.pids)]
+        doomed = [row.pid for row in census.strays(spared=self._not_strays, uploader=self.uploader.pids)]
         self._members.tell_elsewhere({"op": "kill"})
         unready = [m.pid for m in self._members.unready.values() if m.exit is None and m.pid is not None]
         processes.signal_all([*doomed, *unready], signal.SIGKILL, at="supervisor.kill")
@@ -264,8 +266,12 @@ class Supervisor:
             return False
         return self._flow.exit is not None or (self.notice.current is not None and self.runs.count > 0 and self.is_open)
 
+    @property
+    def _not_strays(self) -> set[int]:
+        return {*self._members.pids, *self.companions}
+
     def _leave_for_good(self) -> None:
-        strays = census.strays(spared=(), uploader=self.uploader.pids)
+        strays = census.strays(spared=self.companions, uploader=self.uploader.pids)
         if strays:
             # Children that outlived the flow process: asked once, then killed by _kill_all.
             asked, self._asked_to_leave = self._asked_to_leave, {row.pid for row in strays}
@@ -284,7 +290,7 @@ class Supervisor:
     def _device_strays(self) -> list[int]:
         flow = {self._flow.pid} if self._flow.exit is None else set()
         uploader = self.uploader.pids
-        found = census.device_strays(spared=self._members.pids, flow=flow, uploader=uploader, locks=self._locks)
+        found = census.device_strays(spared=self._not_strays, flow=flow, uploader=uploader, locks=self._locks)
         return [row.pid for row in found]
 
     def _kill_device_strays(self) -> None:

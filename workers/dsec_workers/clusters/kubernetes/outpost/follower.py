@@ -24,6 +24,7 @@ from dsec_workers.clusters.kubernetes.outpost.logs import LogTail
 from dsec_workers.clusters.kubernetes.outpost.observed import observed_devices
 from dsec_workers.clusters.kubernetes.outpost.parcels import Couriers
 from dsec_workers.clusters.kubernetes.outpost.relay import Relay
+from dsec_workers.clusters.kubernetes.outpost.shipping import Shipping
 from dsec_workers.clusters.local import census, children
 from dsec_workers.clusters.local.bodies import Bodies
 from dsec_workers.clusters.local.forkserver import listen
@@ -53,6 +54,7 @@ class Follower:
         self._loop = Loop(clock=SystemClock(), on_child_exit=self._child_ended)
         self._directory = GangDirectory.of(identity.home, identity.key)
         self._couriers = Couriers(self._loop, self._directory.path, token=identity.token)
+        self._shipping = Shipping(self._loop, self._directory.path, run_id=identity.key.run_id, env=identity.order.env)
         self._leader: Lines | None = None
         self._leader_at = ("", 0)
         self._member: Lines | None = None
@@ -76,9 +78,11 @@ class Follower:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         tail = LogTail(self._loop, directory.path)
         tail.start()
+        self._shipping.start()
         self._loop.after(self._identity.order.start_timeout_seconds + 60.0, self._nobody_called)
         self._loop.run()
         tail.flush()
+        self._shipping.finish()
         return self._code
 
     # --- the leader -----------------------------------------------------------------------------------------------
@@ -205,7 +209,7 @@ class Follower:
             processes.signal_group(pid, signum, at="outpost.rank.signal")
 
     def _kill_strays(self) -> bool:
-        spared = {self._member_pid} if self._member_pid is not None else set()
+        spared = {*self._shipping.pids, *([self._member_pid] if self._member_pid is not None else ())}
         found = [row.pid for row in census.strays(spared=spared, uploader=self._couriers.pids)]
         if found:
             processes.signal_all(found, signal.SIGKILL, at="outpost.stray.kill")

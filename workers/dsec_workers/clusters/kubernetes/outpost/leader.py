@@ -22,6 +22,7 @@ from dsec_workers.clusters.kubernetes.outpost.identity import Identity
 from dsec_workers.clusters.kubernetes.outpost.logs import LogTail
 from dsec_workers.clusters.kubernetes.outpost.observed import observed_devices
 from dsec_workers.clusters.kubernetes.outpost.others import LARGEST_CALL_BYTES, Others
+from dsec_workers.clusters.kubernetes.outpost.shipping import Shipping
 from dsec_workers.clusters.local import warmth
 from dsec_workers.clusters.local.forkserver import listen
 from dsec_workers.clusters.local.layout import GangDirectory, socket_path
@@ -64,12 +65,16 @@ def lead(identity: Identity) -> int:
     door.open(loop, {"channel": serve, "parcel": receive})
     _leave_politely_on_sigterm(supervisor)
     tail = LogTail(loop, directory.path)
+    shipping = Shipping(loop, directory.path, run_id=order.key.run_id, env=order.env)
+    supervisor.companions = shipping.pids
     tail.start()
+    shipping.start()
     supervisor.start()
     loop.run()
     tail.flush()
     records = supervisor.happenings.records
     termination.leave(identity.termination_log, termination.encode(records))
+    shipping.finish()
     gone = supervisor.happenings.last("gone") or {}
     code = gone.get("flow_exit")
     return EXIT_NOT_STARTED if code is None else min(abs(code), _WORST_EXIT)
