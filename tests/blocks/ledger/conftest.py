@@ -18,8 +18,10 @@ def clock() -> ManualClock:
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
 def ledger_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Of an empty database, or of one that is migrated where the test asks for an open ledger."""
     if request.param == "postgres":
-        return str(request.getfixturevalue("postgres_url"))
+        is_open = "ledger" in request.fixturenames
+        return str(request.getfixturevalue("migrated_postgres_url" if is_open else "postgres_url"))
     return f"sqlite:///{tmp_path}/ledger.db"
 
 
