@@ -29,7 +29,7 @@ from dsec_blocks.ledger import Ledger
 from dsec_blocks.model.clock import Clock
 from dsec_blocks.model.gangs import Gang, GangState
 from dsec_deployments import foresight
-from dsec_workers.scheduling import Plan, Policy, QueuedGang, RunningGang, Snapshot, build_snapshot, plan
+from dsec_workers.scheduling import Memory, Plan, Policy, QueuedGang, RunningGang, Snapshot, build_snapshot, plan
 
 ROUNDS = 60
 """Cycles in which a cluster comes to rest, at most."""
@@ -43,6 +43,7 @@ class Pool:
     queue: list[QueuedGang]
     policy: Policy
     plan: Plan = field(default_factory=Plan)
+    memory: Memory = field(default_factory=Memory)
     _gone: tuple[str, ...] = ()
     _started: tuple[RunningGang, ...] = ()
 
@@ -51,7 +52,7 @@ class Pool:
         self.snapshot = self.snapshot.apply(
             finished=[*ended, *self._gone], updated=self._started, shadows=self.plan.shadows
         )
-        self.plan = plan(self.snapshot, self.queue, self.policy, now)
+        self.plan = plan(self.snapshot, self.queue, self.policy, now, memory=self.memory)
         held = sum(1 for hold in self.plan.holds if hold.reason.text)
         assert held + len(self.plan.admits) == len(self.queue)
 

@@ -15,40 +15,64 @@ from dsec_workers.scheduling.attempts import Attempts, Effect
 from dsec_workers.scheduling.decisions import Admit, Hold, Plan, Resize, Shadow
 from dsec_workers.scheduling.elastic import deal_surplus, grow
 from dsec_workers.scheduling.holds import Holds
-from dsec_workers.scheduling.order import GangClass, Order
+from dsec_workers.scheduling.memory import Memory
+from dsec_workers.scheduling.order import Ages, GangClass, Order
 from dsec_workers.scheduling.policy import Policy
 from dsec_workers.scheduling.prospects import expecting
 from dsec_workers.scheduling.quota import Quota
+from dsec_workers.scheduling.screening import Screening
 from dsec_workers.scheduling.snapshot import QueuedGang, RunningGang, Snapshot
 from dsec_workers.scheduling.sorting import Sorting
 from dsec_workers.scheduling.trial import Trial
 
 
-def plan(snapshot: Snapshot, queue: Sequence[QueuedGang], policy: Policy, now: float) -> Plan:
+def plan(
+    snapshot: Snapshot, queue: Sequence[QueuedGang], policy: Policy, now: float, *, memory: Memory | None = None
+) -> Plan:
     """Decide who starts where, who is evicted for it, and why everybody else waits. Times in seconds since the epoch.
 
     Pure: equal arguments give equal plans, and nothing is changed. Gangs that are not due yet (`eligible_at > now`),
-    that hold devices already, or that come after `policy.max_admissions` are not mentioned in the plan.
+    that hold devices already, or that come after `policy.max_admissions` are not mentioned in the plan. A `memory`
+    that is kept from plan to plan makes the next one sooner and nothing else.
     """
-    return _Cycle(snapshot, queue, policy, now).run()
+    return _Cycle(snapshot, queue, policy, now, memory or Memory()).run()
+
+
+PATIENCE = 4
+"""So many are refused one by one before all are looked at together."""
 
 
 class _Cycle:
     """The steps of one call of `plan`."""
 
-    def __init__(self, snapshot: Snapshot, queue: Sequence[QueuedGang], policy: Policy, now: float) -> None:
-        self.snapshot, self.policy, self.now = snapshot, policy, now
-        due = [gang for gang in queue if gang.eligible_at <= now and gang.run_id not in snapshot.slots]
-        asked: dict[str, int] = {}
-        for gang in due:
-            asked[gang.team] = asked.get(gang.team, 0) + gang.request.devices
-        quota = Quota(snapshot, asked, policy, now)
-        self.sorting = Sorting(snapshot, due, quota, policy, now)
-        self.queue, self.classes = self.sorting.queue, self.sorting.classes
+    def __init__(
+        self, snapshot: Snapshot, queue: Sequence[QueuedGang], policy: Policy, now: float, memory: Memory
+    ) -> None:
+        self.policy, self.now = policy, now
+        rows, slots = memory.rows(queue), memory.slots(snapshot)
+        line = memory.line
+        waits = line.eligible <= now
+        for run_id in snapshot.slots:
+            row = line.seen.row_of(run_id)
+            if row is not None:
+                waits[row] = False
+        places = np.flatnonzero(waits[rows])
+        due, rows = [queue[place] for place in places.tolist()], rows[places]
+        asked = np.bincount(line.team[rows], line.devices[rows], minlength=len(line.teams))
+        quota = Quota(snapshot, dict(zip(line.teams, asked.tolist(), strict=True)), policy, now, slots=slots)
+        self.sorting = Sorting(snapshot, due, rows, quota, policy, now, memory)
+        self.queue = self.sorting.queue
+        self.classes: list[GangClass] = self.sorting.classes
+        rows = self.sorting.rows
+        since = (line.returned if policy.time_sharing else line.eligible)[rows]
+        ages = Ages.of(since, line.seniority[rows], policy, now)
+        self.order = Order(self.queue, self.classes, self.sorting.class_of, ages, quota, policy)
         snapshot = self.snapshot = expecting(snapshot, self.classes, policy)
-        self.order = Order(self.queue, self.classes, quota, policy, now)
-        self.trial = Trial(snapshot, self.queue, quota, policy, now)
+        self.trial = Trial(snapshot, slots, self.queue, quota, policy, now)
         self.attempts = Attempts(self.trial)
+        self.screening = Screening(self.order, self.trial)
+        self.refusals = 0
+        """Attempts that failed since all classes were looked at together."""
         self.admits: list[Admit] = []
         self.admitted: dict[str, int] = {}
         self.retries = policy.max_retries
@@ -63,7 +87,7 @@ class _Cycle:
             growths = grow(self.trial, self._somebody_waits)
             self.trial.forget_answers()
         refused = sorted(self.sorting.refused, key=lambda pair: (pair[0].submitted_at, pair[0].run_id))
-        holds = Holds(self.order, self.trial).all(self._free_by_pool())
+        holds = Holds(self.order, self.trial, self.screening).all(self._free_by_pool())
         return Plan(
             admits=tuple(self.admits),
             holds=(*holds, *(Hold(run_id=gang.run_id, reason=reason) for gang, reason in refused)),
@@ -131,7 +155,9 @@ class _Cycle:
             found = self.attempts.attempt(number, kind)
             if found is None:
                 order.refused(number)
-                self._consider_shadow(number, kind)
+                self.refusals += 1
+                if self._consider_shadow(number, kind) or self.refusals == PATIENCE:
+                    self._close_hopeless()
                 continue
             admit, effect = found
             self.admits.append(admit)
@@ -139,6 +165,15 @@ class _Cycle:
             order.admitted(number, self._free_by_pool())
             self._reopen(kind, effect)
         return False
+
+    def _close_hopeless(self) -> None:
+        """Refuse all that no attempt would admit, but for those of whom one in each resource pool gets a shadow."""
+        screening, trial = self.screening, self.trial
+        may_evict = self.attempts.preemptions < self.policy.max_preemptions and self.attempts.search_left > 0
+        hopeless = screening.hopeless(may_evict=may_evict)
+        shadowed = {keep.resource_pool for keep in trial.kept if not keep.pledge}
+        heads = np.array([label not in shadowed for label in self.order.pools], bool)[screening.pool]
+        self.order.close(hopeless & ~(heads & ~screening.leaving_for & (screening.total <= screening.room())))
 
     def _admit_ordered(self) -> None:
         """Whom an operator wants started goes before all others and past every limit, once it fits."""
@@ -180,15 +215,17 @@ class _Cycle:
         cured &= order.remaining & ~order.open
         if cured.any() and self.retries > 0:
             self.retries -= 1
+            self.refusals = 0
             order.reopen(cured)
 
-    def _consider_shadow(self, number: int, kind: GangClass) -> None:
+    def _consider_shadow(self, number: int, kind: GangClass) -> bool:
+        """Keep a place for the head of a line that has none; True when one is kept now."""
         trial = self.trial
         if any(keep.resource_pool == kind.pool.label and not keep.pledge for keep in trial.kept):
-            return
+            return False
         if kind.leaving_for or not trial.quota_allows(kind, kind.least.total):
-            return
-        self.attempts.reservations.cast_shadow(number, kind)
+            return False
+        return self.attempts.reservations.cast_shadow(number, kind)
 
     # ---- elastic gangs ------------------------------------------------------------------------------------------
 

@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import NamedTuple
 
 from dsec_blocks.model.gangs import Placement
 from dsec_blocks.model.reasons import Reason
@@ -58,8 +60,7 @@ class Admit:
     moves: tuple[Move, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hold:
+class Hold(NamedTuple):
     """Keep a gang waiting. `position` counts from 1 within its resource pool; `eta` is seconds since the epoch.
 
     `factors` are the summands of its rank (weight × factor), named as the policy names them.
@@ -69,7 +70,7 @@ class Hold:
     reason: Reason
     position: int | None = None
     eta: float | None = None
-    factors: Mapping[str, float] = field(default_factory=dict)
+    factors: Mapping[str, float] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

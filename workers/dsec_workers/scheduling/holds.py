@@ -5,56 +5,72 @@ from math import inf
 
 import numpy as np
 
-from dsec_blocks.model.reasons import Reason
+from dsec_blocks.model.reasons import Reason, ReasonCode
 from dsec_workers.scheduling import reasons
 from dsec_workers.scheduling.decisions import Hold
+from dsec_workers.scheduling.fleet import Ints
 from dsec_workers.scheduling.order import GangClass, Order
 from dsec_workers.scheduling.placement import fits
 from dsec_workers.scheduling.questions import fits_if_opened, fits_now, fits_without
 from dsec_workers.scheduling.room import view_of
+from dsec_workers.scheduling.screening import MOST_KEPT, Screening, unpacked
 from dsec_workers.scheduling.shadow import earliest, expected_runtime
 from dsec_workers.scheduling.trial import Trial
+
+NO_REASON = Reason(code=ReasonCode.WAITS_FOR_CAPACITY, text="")
 
 
 class Holds:
     """The waiting as the cycle ends."""
 
-    def __init__(self, order: Order, trial: Trial) -> None:
-        self.order, self.trial = order, trial
+    def __init__(self, order: Order, trial: Trial, screening: Screening) -> None:
+        self.order, self.trial, self.screening = order, trial, screening
         self._told: dict[object, Reason] = {}
 
     def all(self, free_by_pool: Sequence[int]) -> list[Hold]:
         """Everybody who waits in order, the holders of shadows first."""
-        numbers, summands = self.order.final(free_by_pool)
-        holders = {keep.number for keep in self.trial.kept if not keep.pledge}
-        numbers = [n for n in numbers if n in holders] + [n for n in numbers if n not in holders]
-        why: dict[int, Reason] = {}
-        for number in numbers:
-            kind_number = int(self.order.class_of[number])
-            if kind_number not in why and not self.order.open[kind_number]:
-                why[kind_number] = self._why(number, self.order.classes[kind_number])
+        order = self.order
+        numbers, summands = order.final(free_by_pool)
+        holders = [keep.number for keep in self.trial.kept if not keep.pledge]
+        if holders:
+            first = np.isin(numbers, holders)
+            numbers = np.concatenate((numbers[first], numbers[~first]))
         etas = self._estimates(numbers)
-        columns = list(zip(*(values.tolist() for values in summands), strict=True))
-        class_of = self.order.class_of.tolist()
-        places: dict[str, int] = {}
-        holds = []
-        for number in numbers:
-            kind_number = class_of[number]
-            reason = why.get(kind_number)
-            if reason is None:
-                continue
-            label = self.order.classes[kind_number].pool.label
-            places[label] = places.get(label, 0) + 1
-            holds.append(
-                Hold(
-                    run_id=self.order.queue[number].run_id,
-                    reason=reason,
-                    position=places[label],
-                    eta=etas.get(number),
-                    factors=dict(zip(self.order.names, columns[number], strict=True)),
-                )
+        told = numbers[~order.open[order.class_of[numbers]]]
+        kinds = order.class_of[told]
+        why = self._reasons(told, kinds)
+        columns = [values[kinds].tolist() for values in summands]
+        columns[1] = (order.policy.w_age * order.age[told]).tolist()
+        names, told_list = order.names, told.tolist()
+        return [
+            Hold(gang.run_id, why[kind], place, eta, dict(zip(names, values, strict=True)))
+            for gang, kind, place, eta, values in zip(
+                map(order.queue.__getitem__, told_list),
+                kinds.tolist(),
+                _places(order.pool[kinds]),
+                map(etas.get, told_list),
+                zip(*columns, strict=True),
+                strict=True,
             )
-        return holds
+        ]
+
+    def _reasons(self, numbers: Ints, kinds: Ints) -> list[Reason]:
+        """By class, why those of `numbers` (of these `kinds`) wait; of other classes anything."""
+        order, trial, screening = self.order, self.trial, self.screening
+        present, first = np.unique(kinds, return_index=True)
+        room, bits = screening.room(), screening.avoided(by_contract=True)
+        allowed = screening.total <= room
+        many = len(trial.kept) > MOST_KEPT
+        found: list[Reason] = [NO_REASON] * len(order.classes)
+        for kind_number, number in zip(present.tolist(), numbers[first].tolist(), strict=True):
+            kind = order.classes[kind_number]
+            if many or kind.special or number in trial.keepers:
+                found[kind_number] = self._why(number, kind)
+            elif not allowed[kind_number]:
+                found[kind_number] = self._beyond_limits(kind)
+            else:
+                found[kind_number] = self._lacking(number, kind, unpacked(int(bits[kind_number])))
+        return found
 
     def _why(self, number: int, kind: GangClass) -> Reason:
         """The first reason of the closed set that applies as the cycle ends."""
@@ -67,39 +83,56 @@ class Holds:
         if kind.parent is not None and not room and fits_without(trial, kind.parent, number, kind):
             return reasons.waits_for_parent(kind.parent, request)
         if not trial.quota_allows(kind, shape.total):
-            team = trial.quota.teams[kind.team]
-            used, ceiling = int(trial.quota.used[kind.team]), trial.quota.ceiling(kind.team, request)
-            if trial.quota.user_room(kind.team, kind.user) < shape.total:
-                return reasons.waits_for_person(request, team, kind.user)
-            return reasons.waits_for_quota(request, team, used, ceiling)
+            return self._beyond_limits(kind)
         if kind.leaving_for and not room:
             run_id = self.order.queue[number].run_id
             count = sum(gang.evicting_for == run_id for gang in self.trial.snapshot.gangs() if gang.evicting)
             return reasons.waits_for_victims(request, count)
         if room and kind.backing_off_until is not None:
             return reasons.backing_off(kind.backing_off_until, self.trial.now)
-        closed = self.trial.snapshot.frozen.nodes
-        if closed and fits_if_opened(trial, number, kind):
+        return self._lacking(number, kind, trial.avoided(kind, number))
+
+    def _beyond_limits(self, kind: GangClass) -> Reason:
+        """Its team, or its person, would hold too much."""
+        quota, request = self.trial.quota, kind.request
+        team = quota.teams[kind.team]
+        if quota.user_room(kind.team, kind.user) < kind.least.total:
+            return reasons.waits_for_person(request, team, kind.user)
+        used, ceiling = int(quota.used[kind.team]), quota.ceiling(kind.team, request)
+        if kind.told is None or kind.told[:2] != (used, ceiling):
+            kind.told = used, ceiling, reasons.waits_for_quota(request, team, used, ceiling)
+        return kind.told[2]
+
+    def _lacking(self, number: int, kind: GangClass, avoided: tuple[int, ...]) -> Reason:
+        """It is within its limits: what it needs is closed, withheld, or not there."""
+        trial, request, shape = self.trial, kind.request, kind.least
+        closed = trial.snapshot.frozen.nodes
+        if closed and self._fits_if_opened(number, kind, avoided):
             name, text = min(closed.items())
             return reasons.frozen(text, f"node {name}" if len(closed) == 1 else f"{len(closed)} nodes, {name} first,")
         if kind.whole is not None and fits(trial.fleet, view_of(trial.fleet, trial.free.free & kind.whole.mask), shape):
             return reasons.withheld(request, kind.withheld_by)
-        avoided = trial.avoided(kind, number)
-        starts = [trial.kept[index].start for index in avoided if trial.kept[index].start < inf]
         key = (kind.pool.label, shape, request.nodes, request.gpu_model, request.gpu_memory_bytes, avoided)
         if key not in self._told:
+            starts = [trial.kept[index].start for index in avoided if trial.kept[index].start < inf]
             self._told[key] = reasons.waits_for_capacity(
-                self.trial.snapshot.fleet,
+                trial.snapshot.fleet,
                 request,
                 shape,
                 trial.view(trial.free, kind, avoided),
                 trial.view(trial.free, kind, ()),
                 min(starts, default=None),
-                self.trial.now,
+                trial.now,
             )
         return self._told[key]
 
-    def _estimates(self, numbers: Sequence[int]) -> dict[int, float]:
+    def _fits_if_opened(self, number: int, kind: GangClass, avoided: tuple[int, ...]) -> bool:
+        key = ("opened", kind.pool.label, kind.least, avoided)
+        if key not in self.trial.fits:
+            self.trial.fits[key] = fits_if_opened(self.trial, number, kind)
+        return self.trial.fits[key]
+
+    def _estimates(self, numbers: Ints) -> dict[int, float]:
         """When the first of every resource pool start, if they start in this order and nobody else comes."""
         trial, fleet = self.trial, self.trial.snapshot.fleet
         times = trial.times.copy()
@@ -108,7 +141,7 @@ class Holds:
             etas[keep.number] = keep.start
             times[keep.devices] = keep.start + expected_runtime(keep.request, self.trial.policy)
         seen: dict[str, int] = {}
-        for number in numbers:
+        for number in numbers.tolist():
             kind = self.order.classes[int(self.order.class_of[number])]
             place = seen[kind.pool.label] = seen.get(kind.pool.label, 0) + 1
             if place > self.trial.policy.eta_positions or number in etas:
@@ -124,3 +157,12 @@ class Holds:
             etas[number] = max(found[0], kind.backing_off_until or 0.0)
             times[np.concatenate(found[2])] = etas[number] + expected_runtime(kind.request, self.trial.policy)
         return etas
+
+
+def _places(pools: Ints) -> list[int]:
+    """The place of each in the line of its own resource pool, from 1."""
+    order = np.argsort(pools, kind="stable")
+    sizes = np.bincount(pools, minlength=1)
+    places = np.empty(len(pools), np.int64)
+    places[order] = np.arange(len(pools)) - np.repeat(np.cumsum(sizes) - sizes, sizes) + 1
+    return places.tolist()

@@ -4,12 +4,10 @@ A gang that says nothing holds nothing of them, and a node whose sizes nobody ha
 does not count processors is not troubled by them.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
-from dsec_blocks.model.gangs import Placement
 from dsec_blocks.model.requests import GangRequest
 from dsec_workers.scheduling.fleet import Bools, Fleet, Floats, Ints
 
@@ -31,15 +29,9 @@ class Hosts:
         """Nothing taken."""
         return cls(fleet.cpu_milli.copy(), fleet.memory_mib.copy())
 
-    @classmethod
-    def beside(cls, fleet: Fleet, gangs: Iterable[tuple[GangRequest, Placement]]) -> "Hosts":
-        """What these gangs leave."""
-        hosts = cls.empty(fleet)
-        for request, placement in gangs:
-            if request.cpus or request.memory_bytes:
-                known = [fleet.node_number.get(member.node, -1) for member in placement.members]
-                hosts.take(request, np.array([node for node in known if node >= 0], np.int64))
-        return hosts
+    def copy(self) -> "Hosts":
+        """The same, to be changed by somebody else."""
+        return Hosts(self.cpu_milli.copy(), self.memory_mib.copy())
 
     def take(self, request: GangRequest, nodes: Ints, times: int = 1) -> None:
         """A member of the request sits on each of `nodes`; −1 times: it has left."""

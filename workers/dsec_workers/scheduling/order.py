@@ -18,11 +18,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dsec_blocks.model.reasons import Reason
 from dsec_blocks.model.requests import GangRequest
 from dsec_workers.scheduling.fleet import Bools, Floats, Ints, ResourcePool
 from dsec_workers.scheduling.placement import Shape
 from dsec_workers.scheduling.policy import Policy
 from dsec_workers.scheduling.quota import Quota
+from dsec_workers.scheduling.shapes import MemberShape
 from dsec_workers.scheduling.snapshot import QueuedGang
 
 FIRST_FEW = 64
@@ -40,6 +42,8 @@ class GangClass:
     pool: ResourcePool
     least: Shape
     """The smallest shape it accepts."""
+    member: MemberShape
+    """What each member asks of its node."""
     gangs: list[int]
     """Numbers of the gangs, first in order first."""
     backing_off_until: float | None = None
@@ -60,29 +64,60 @@ class GangClass:
     """Waiting gangs that were evicted for these, and so cannot ask them to leave."""
     leaving_for: bool = False
     """Others are already being evicted for this gang (a class of one)."""
+    told: tuple[int, int, Reason] | None = None
+    """What its team used and might use when a reason was last made of that, and the reason."""
     next: int = 0
     """Index in `gangs` of the first that is still undecided."""
+
+    @property
+    def special(self) -> bool:
+        """Whether there is more to why it waits than limits and room."""
+        return bool(
+            not self.request.devices
+            or self.parent is not None
+            or self.backing_off_until is not None
+            or self.leaving_for
+            or self.whole is not None
+        )
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Ages:
+    """How old each gang of a queue is; with time sharing a gang that has run waits anew whenever it comes back."""
+
+    age: Floats
+    """Eligible wait ÷ max_age, at most 1."""
+    seniority: Ints
+    """Larger for gangs that were submitted later, then by id: the tie-break everywhere."""
+
+    @classmethod
+    def of(cls, since: Floats, seniority: Ints, policy: Policy, now: float) -> "Ages":
+        """Of gangs that wait since then."""
+        return cls(np.minimum(1.0, np.maximum(0.0, now - since) / policy.max_age_seconds), seniority)
 
 
 class Order:
     """The waiting, ranked anew after every admission: what a cycle asks for its next gang."""
 
     def __init__(
-        self, queue: Sequence[QueuedGang], classes: Sequence[GangClass], quota: Quota, policy: Policy, now: float
+        self,
+        queue: Sequence[QueuedGang],
+        classes: Sequence[GangClass],
+        class_of: Ints,
+        ages: Ages,
+        quota: Quota,
+        policy: Policy,
     ) -> None:
-        self.queue, self.classes, self.quota, self.policy, self.now = queue, classes, quota, policy, now
+        self.queue, self.classes, self.quota, self.policy = queue, classes, quota, policy
+        self.class_of: Ints = class_of
+        self.age, self.seniority = ages.age, ages.seniority
         count = len(queue)
-        self.wait: Floats = np.maximum(0.0, now - np.array([_waits_since(gang, policy) for gang in queue], float))
-        self.age: Floats = np.minimum(1.0, self.wait / policy.max_age_seconds)
-        by_submit = sorted(range(count), key=lambda i: (queue[i].submitted_at, queue[i].run_id))
-        self.seniority: Ints = np.empty(count, np.int64)
-        """Rank of each gang by first submit time, then id: the tie-break everywhere."""
-        self.seniority[by_submit] = np.arange(count)
         self.undecided = np.ones(count, bool)
-        self.class_of: Ints = np.full(count, -1, np.int64)
-        for number, kind in enumerate(classes):
-            kind.gangs.sort(key=lambda i: (-self.age[i], self.seniority[i]))
-            self.class_of[kind.gangs] = number
+        by_age = np.lexsort((self.seniority, -self.age, class_of))
+        ends = np.cumsum(np.bincount(class_of, minlength=len(classes))).tolist()
+        numbers, start = by_age.tolist(), 0
+        for kind, end in zip(classes, ends, strict=True):
+            kind.gangs, kind.next, start = numbers[start:end], 0, end
         self.team: Ints = np.array([kind.team for kind in classes], np.int64)
         self.need: Ints = np.array([kind.request.devices for kind in classes], np.int64)
         self.head: Ints = np.array([kind.gangs[0] for kind in classes], np.int64)
@@ -107,9 +142,10 @@ class Order:
             else np.zeros(len(quota.teams), np.int64)
         )
         # Each team's gangs by first submit time, for the front.
-        self._by_team: list[list[int]] = [[] for _ in quota.teams]
-        for number in by_submit:
-            self._by_team[int(self.team[self.class_of[number]])].append(number)
+        team_of = self.team[class_of]
+        by_submit = np.lexsort((self.seniority, team_of))
+        bounds = np.cumsum(np.bincount(team_of, minlength=len(quota.teams)))[:-1] if count else [0] * len(quota.teams)
+        self._by_team: list[list[int]] = [part.tolist() for part in np.split(by_submit, bounds)][: len(quota.teams)]
         self._oldest = [0] * len(quota.teams)
         self._front: list[int] | None = None
         self._free_by_pool: Sequence[int] = [0] * len(self.pools)
@@ -203,23 +239,23 @@ class Order:
         """The gang cannot start in this state; nor can any other of its class."""
         self.open[int(self.class_of[number])] = False
 
+    def close(self, classes: Bools) -> None:
+        """None of these can start in this state."""
+        self.open &= ~classes
+
     def reopen(self, classes: Bools | None = None) -> None:
         """Something changed that may cure refusals: try these classes (all, when None) again."""
         self.open |= self.remaining if classes is None else self.remaining & classes
         self._walk, self._looked, self._complete = [], False, False
 
-    def final(self, free_by_pool: Sequence[int]) -> tuple[list[int], list[Floats]]:
-        """The gangs still waiting in order, and the summands of every gang's rank."""
-        summands = [values[self.class_of] for values in self.factors(free_by_pool)]
-        summands[1] = self.policy.w_age * self.age
-        rank = np.round(sum(summands), 9)
-        front = self.front()
-        behind = np.flatnonzero(self.undecided)
-        order = behind[np.lexsort((self.seniority[behind], -rank[behind]))].tolist()
-        first = set(front)
-        return [*front, *(number for number in order if number not in first)], summands
-
-
-def _waits_since(gang: QueuedGang, policy: Policy) -> float:
-    """From when its age counts: with time sharing a gang that has run waits anew whenever it comes back."""
-    return gang.eligible_at if gang.waiting_since is None or not policy.time_sharing else gang.waiting_since
+    def final(self, free_by_pool: Sequence[int]) -> tuple[Ints, list[Floats]]:
+        """The gangs still waiting in order, and the summands of every class's rank but for age."""
+        summands = self.factors(free_by_pool)
+        front = np.array(self.front(), np.int64)
+        behind = self.undecided.copy()
+        behind[front] = False
+        numbers = np.flatnonzero(behind)
+        columns = [values[self.class_of[numbers]] for values in summands]
+        columns[1] = self.policy.w_age * self.age[numbers]
+        rank = np.round(sum(columns), 9)
+        return np.concatenate((front, numbers[np.lexsort((self.seniority[numbers], -rank))])), summands

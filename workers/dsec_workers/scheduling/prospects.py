@@ -17,7 +17,7 @@ from dsec_workers.scheduling.fragmentation import Headroom, Outlook, Weights, ch
 from dsec_workers.scheduling.hosts import Hosts
 from dsec_workers.scheduling.order import GangClass
 from dsec_workers.scheduling.policy import Policy
-from dsec_workers.scheduling.shapes import WHOLE, MemberShape, Typical, member_shape, most_demanded, typical
+from dsec_workers.scheduling.shapes import WHOLE, MemberShape, Typical, most_demanded, typical
 from dsec_workers.scheduling.snapshot import Snapshot
 
 
@@ -69,7 +69,7 @@ def expecting(snapshot: Snapshot, classes: Sequence[GangClass], policy: Policy) 
         demand[shape] = demand.get(shape, 0.0) + members
     for kind in classes:
         if kind.request.devices:
-            shape = member_shape(kind.request)
+            shape = kind.member
             demand[shape] = demand.get(shape, 0.0) + kind.request.nodes * len(kind.gangs)
     weights = Weights(stranded=policy.stranded_weight, scarcity=policy.scarcity)
     return replace(snapshot, fleet=replace(snapshot.fleet, prospects=prospects(snapshot.fleet, demand, weights)))

@@ -16,6 +16,7 @@ import numpy as np
 from dsec_blocks.model.requests import GangRequest
 from dsec_blocks.model.teams import Team
 from dsec_workers.scheduling.fleet import Bools, Floats, Ints
+from dsec_workers.scheduling.holders import Holders, Slots
 from dsec_workers.scheduling.policy import Policy
 from dsec_workers.scheduling.snapshot import Snapshot
 from dsec_workers.scheduling.tree import NO_LIMIT, Tree
@@ -29,13 +30,17 @@ class Quota:
     the ledger since) own nothing and always borrow.
     """
 
-    def __init__(self, snapshot: Snapshot, asked: Mapping[str, int], policy: Policy, now: float) -> None:
-        gone = {gang.team for gang in snapshot.gangs()} - snapshot.teams.keys()
+    def __init__(
+        self, snapshot: Snapshot, asked: Mapping[str, int], policy: Policy, now: float, *, slots: Slots | None = None
+    ) -> None:
+        slots = slots or Holders(snapshot.fleet).update(snapshot.running)
+        present = [slots.names[index] for index in np.unique(slots.team[slots.there]).tolist()]
+        gone = set(present) - snapshot.teams.keys()
         known = {**snapshot.teams, **{name: Team(name=name, nominal_devices=0) for name in gone}}
         self.teams = tuple(known[name] for name in sorted(known))
         self.number = {team.name: number for number, team in enumerate(self.teams)}
         self.policy = policy
-        self.tree = Tree(self.teams, self.number, int(np.count_nonzero(snapshot.fleet.device_usable)))
+        self.tree = Tree.of(self.teams, int(np.count_nonzero(snapshot.fleet.device_usable)))
         self._fleet = snapshot.fleet
         count = len(self.teams)
         self.nominal: Ints = self.tree.nominal[:count]
@@ -44,14 +49,24 @@ class Quota:
         self.users: dict[tuple[int, str], int] = {}
         """Devices in use by (team, person), of teams that limit what one person may hold."""
         self.wanted: Floats = np.array([asked.get(team.name, 0) for team in self.teams], float)
+        numbers = np.array([self.number.get(name, 0) for name in slots.names] or [0], np.int64)
+        self.team_of: Ints = numbers[slots.team]
+        """Per slot, its team."""
         past = past_devices(snapshot.usage, self.number, policy)
-        for gang in snapshot.gangs():
-            team, devices = self.number[gang.team], len(gang.placement.devices)
-            past[team] += charged_ahead(gang, policy, now)
-            if not gang.evicting:
-                self._count(team, devices, gang.created_by)
-                self.tree.strand(self.stranded(gang.placement.devices))
-                self.wanted[team] += devices
+        np.add.at(past, self.team_of[slots.there], charged_ahead(slots, policy, now)[slots.there])
+        staying = slots.there & ~slots.evicting
+        held = np.bincount(self.team_of[staying], slots.devices[staying], minlength=count).astype(np.int64)
+        for team, devices in enumerate(held.tolist()):
+            if devices:
+                self.tree.use(team, devices)
+        self.wanted += held
+        if self.tree.bounded:
+            self.tree.strand(int(slots.stranded[staying].sum()))
+        if any(team.user_devices is not None for team in self.teams):
+            for slot in np.flatnonzero(staying).tolist():
+                gang = snapshot.running[slot]
+                if gang is not None:
+                    self._count_person(int(self.team_of[slot]), len(gang.placement.devices), gang.created_by)
         self.past: Floats = self.tree.sums(past)
         """Average devices lately, by node of the tree."""
         self._fair: Floats | None = None
@@ -85,6 +100,9 @@ class Quota:
 
     def _count(self, team: int, devices: int, user: str) -> None:
         self.tree.use(team, devices)
+        self._count_person(team, devices, user)
+
+    def _count_person(self, team: int, devices: int, user: str) -> None:
         if self.teams[team].user_devices is not None:
             self.users[team, user] = self.users.get((team, user), 0) + devices
 

@@ -8,12 +8,13 @@ device is free, the gang can start when n nodes can (EASY's shadow time, by shap
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf, log2
+from math import frexp, inf, ldexp
 
 import numpy as np
 
 from dsec_blocks.model.requests import GangRequest, Kind, Topology
 from dsec_workers.scheduling.fleet import Bools, Fleet, Floats, Ints
+from dsec_workers.scheduling.holders import Slots
 from dsec_workers.scheduling.placement import BY_ISLAND, LEVELS, Seats, Shape, find_seats, pick_devices
 from dsec_workers.scheduling.policy import Policy
 from dsec_workers.scheduling.room import view_of
@@ -27,7 +28,7 @@ def expected_runtime(request: GangRequest, policy: Policy, elapsed: float = 0.0)
     if request.kind is Kind.INFERENCE:
         return inf
     default = policy.default_runtime_seconds
-    return default if elapsed < default else float(default * 2.0 ** (int(log2(elapsed / default)) + 1))
+    return default if elapsed < default else ldexp(default, frexp(elapsed / default)[1])
 
 
 def expected_end(gang: RunningGang, policy: Policy, now: float) -> float:
@@ -38,11 +39,9 @@ def expected_end(gang: RunningGang, policy: Policy, now: float) -> float:
     return max(now, end if gang.conditional_until is None else min(end, gang.conditional_until))
 
 
-def free_times(snapshot: Snapshot, closed_nodes: Bools, policy: Policy, now: float) -> Floats:
+def free_times(snapshot: Snapshot, slots: Slots, closed_nodes: Bools, policy: Policy, now: float) -> Floats:
     """Per device, when it will be free; infinity where it takes no work."""
-    ends = np.array(
-        [now if gang is None else expected_end(gang, policy, now) for gang in snapshot.running] or [now], float
-    )
+    ends = np.append(slots.expected_ends(policy, now), now)
     times = np.where(snapshot.holder >= 0, ends[snapshot.holder], now)
     times = np.where(snapshot.next_holder >= 0, ends[snapshot.next_holder], times)
     times[~snapshot.fleet.device_usable | closed_nodes[snapshot.fleet.device_node]] = inf

@@ -10,7 +10,11 @@ Off unless the policy says so, and only for training: what it does to a run, a c
 
 from bisect import bisect_right
 
+import numpy as np
+
 from dsec_blocks.model.requests import Kind
+from dsec_workers.scheduling.fleet import Ints
+from dsec_workers.scheduling.holders import Slots
 from dsec_workers.scheduling.policy import Policy
 from dsec_workers.scheduling.snapshot import QueuedGang, RunningGang
 
@@ -36,6 +40,16 @@ def level_of(gang: QueuedGang | RunningGang, policy: Policy, now: float) -> int:
     if isinstance(gang, RunningGang):
         return bisect_right(policy.level_device_seconds, attained(gang, now))
     return 0 if lift_due(gang, policy, now) else bisect_right(policy.level_device_seconds, gang.attained_seconds)
+
+
+def levels_of(slots: Slots, policy: Policy, now: float) -> Ints:
+    """The level of each running gang."""
+    if not policy.time_sharing:
+        return np.zeros(len(slots.there), np.int64)
+    had = slots.attained + slots.devices * np.maximum(0.0, now - slots.started_at)
+    found = np.searchsorted(np.array(policy.level_device_seconds, float), had, side="right").astype(np.int64)
+    found[~(slots.there & slots.shares)] = 0
+    return found
 
 
 def _shares(gang: QueuedGang | RunningGang) -> bool:

@@ -8,12 +8,14 @@ used or not, so whoever is above counts the larger of the two (Kueue's KEP-79 ke
 """
 
 from collections.abc import Mapping, Sequence
+from copy import copy
+from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
 
 from dsec_blocks.model.teams import Team, path_to_root
-from dsec_workers.scheduling.fleet import Floats, Ints
+from dsec_workers.scheduling.fleet import Bools, Floats, Ints
 from dsec_workers.scheduling.shares import fill
 
 NO_LIMIT = 2**40
@@ -22,11 +24,13 @@ NO_LIMIT = 2**40
 class Tree:
     """The teams below one pool of `capacity` devices; `use` changes what is in use."""
 
-    def __init__(self, teams: Sequence[Team], number: Mapping[str, int], capacity: int) -> None:
+    def __init__(self, teams: Sequence[Team], capacity: int) -> None:
+        number = {team.name: index for index, team in enumerate(teams)}
         self.capacity = capacity
         by_name = {team.name: team for team in teams}
         cohorts = sorted({number[team.parent] for team in teams if team.parent in by_name})
         self.root = len(teams) + len(cohorts)
+        self._order: list[int] | None = None
         group = {team: len(teams) + index for index, team in enumerate(cohorts)}
         self.path = [_path([number[name] for name in path_to_root(team.name, by_name)], group) for team in teams]
         """Per team, the nodes from its leaf up to the last below the pool."""
@@ -56,6 +60,7 @@ class Tree:
         self.strand(0)
         self._sides: dict[int, Ints] = {}
         self._against: dict[int, Ints] = {}
+        self._all: list[Ints] = []
         self.used: Ints = np.zeros(size, np.int64)
         self.inside: Ints = np.zeros(size, np.int64)
         """What a node's limit counts: its children's use, or what they keep, whichever is more."""
@@ -69,9 +74,27 @@ class Tree:
         """Per level, the node of each team's path there; short paths repeat their last."""
         self.upwards: list[Ints] = [np.array([*path, self.root], np.int64) for path in self.path]
         """Per team, its path and the pool."""
+        above = np.zeros((len(self.path), size), bool)
+        for index, path in enumerate(self.path):
+            above[index, list(path)] = True
+        levels = [above[:, nodes] for nodes in self.levels]
+        self._shared: Bools = np.stack(levels, axis=1) if levels else np.zeros((0, 0, 0), bool)
+        """Team × level × other team: whether the node of the other's path there is above the team too."""
+
+    @classmethod
+    def of(cls, teams: tuple[Team, ...], capacity: int) -> "Tree":
+        """The tree of these teams with nothing in use."""
+        tree = copy(_unused(teams, capacity))
+        tree.used, tree.inside, tree.limit = tree.used.copy(), tree.inside.copy(), tree.limit.copy()
+        return tree
 
     def _upwards(self) -> list[int]:
         """Every node after all that are below it."""
+        if self._order is None:
+            self._order = self._sorted_upwards()
+        return self._order
+
+    def _sorted_upwards(self) -> list[int]:
         height = np.zeros(self.root + 1, np.int64)
         for path in self.path:
             for above, node in enumerate([*path, self.root]):
@@ -120,6 +143,20 @@ class Tree:
             found = self._against[team] = np.array(own, np.int64)
         return found
 
+    def against_all(self) -> Ints:
+        """`against`, one row a team."""
+        if not self._all:
+            self._all.append(np.stack([self.against(team) for team in range(len(self.path))]))
+        return self._all[0]
+
+    def over_all(self) -> Ints:
+        """`over`, one row a team."""
+        beyond = self.used - self.nominal
+        least: Ints = np.full(self._shared.shape[::2], NO_LIMIT, np.int64)
+        for level, nodes in enumerate(self.levels):
+            least = np.minimum(least, np.where(self._shared[:, level], NO_LIMIT, beyond[nodes][None, :]))
+        return least
+
     def over(self, team: int) -> Ints:
         """Per other team, the least that any node of its path below the ancestor with `team` uses beyond its own."""
         shared = np.zeros(self.root + 1, bool)
@@ -157,6 +194,11 @@ class Tree:
                 capacity = float(due[node])
                 due[below] = fill(capacity, self.nominal[below].astype(float), demand[below], self.weight[below])[1]
         return due
+
+
+@lru_cache(maxsize=16)
+def _unused(teams: tuple[Team, ...], capacity: int) -> Tree:
+    return Tree(teams, capacity)
 
 
 def _path(teams: Sequence[int], group: Mapping[int, int]) -> tuple[int, ...]:

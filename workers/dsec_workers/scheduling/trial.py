@@ -12,6 +12,7 @@ import numpy as np
 from dsec_blocks.model.requests import GangRequest
 from dsec_workers.scheduling.consolidation import Home
 from dsec_workers.scheduling.fleet import Bools, Floats, Ints
+from dsec_workers.scheduling.holders import Slots
 from dsec_workers.scheduling.hosts import Hosts
 from dsec_workers.scheduling.options import How, Option
 from dsec_workers.scheduling.order import GangClass
@@ -34,25 +35,32 @@ class Trial:
     """See the module. `queue` numbers are those of `Order`."""
 
     def __init__(
-        self, snapshot: Snapshot, queue: Sequence[QueuedGang], quota: Quota, policy: Policy, now: float
+        self,
+        snapshot: Snapshot,
+        slots: Slots,
+        queue: Sequence[QueuedGang],
+        quota: Quota,
+        policy: Policy,
+        now: float,
     ) -> None:
         self.snapshot, self.fleet, self.queue = snapshot, snapshot.fleet, queue
         self.quota, self.policy, self.now = quota, policy, now
-        self.roster = Roster(snapshot, quota, policy, now)
+        self.roster = Roster(snapshot, slots, quota, policy, now)
         fleet = self.fleet
         self._nobody: Bools = np.zeros(len(self.roster.team), bool)
-        self.closed: Bools = np.array([name in snapshot.frozen.nodes for name in fleet.nodes], bool)
+        self.closed: Bools = np.zeros(len(fleet.nodes), bool)
+        for name in snapshot.frozen.nodes:
+            if name in fleet.node_number:
+                self.closed[fleet.node_number[name]] = True
         open_devices = fleet.device_usable & ~self.closed[fleet.device_node]
         self.usable: Bools = open_devices
-        leaving = np.array([gang is not None and gang.evicting for gang in snapshot.running] or [False], bool)
+        leaving = np.append(slots.evicting, False)
         unheld = (snapshot.holder < 0) & (snapshot.next_holder < 0)
         soon = (snapshot.holder >= 0) & leaving[snapshot.holder] & (snapshot.next_holder < 0)
-        staying = [(gang.request, gang.placement) for gang in snapshot.gangs() if not gang.evicting]
-        going = [(gang.request, gang.placement) for gang in snapshot.gangs() if gang.evicting]
-        self.free = Room(fleet, open_devices & unheld, Hosts.beside(fleet, [*staying, *going]))
-        self.soon = Room(fleet, open_devices & (unheld | soon), Hosts.beside(fleet, staying))
-        self.times: Floats = free_times(snapshot, self.closed, policy, now)
-        self.load = self._members_per_node()
+        self.free = Room(fleet, open_devices & unheld, slots.beside)
+        self.soon = Room(fleet, open_devices & (unheld | soon), slots.beside_staying)
+        self.times: Floats = free_times(snapshot, slots, self.closed, policy, now)
+        self.load: Ints = slots.load
         self.kept: list[Kept] = []
         """Devices kept for gangs that wait; `Reservations` changes it."""
         self.keepers: frozenset[int] = frozenset()
@@ -66,15 +74,6 @@ class Trial:
         self._avoided: dict[object, tuple[int, ...]] = {}
         self.candidates: dict[object, Bools] = {}
         self.reach: dict[object, View] = {}
-
-    def _members_per_node(self) -> Ints:
-        load = np.zeros(len(self.fleet.nodes), np.int64)
-        for gang in self.snapshot.gangs():
-            for member in gang.placement.members:
-                number = self.fleet.node_number.get(member.node)
-                if number is not None:
-                    load[number] += 1
-        return load
 
     # ---- what may be used -------------------------------------------------------------------------------------
 

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from dsec_workers.scheduling.fleet import Floats
+from dsec_workers.scheduling.holders import Slots
 from dsec_workers.scheduling.policy import Policy
-from dsec_workers.scheduling.snapshot import RunningGang
 
 
 def past_devices(usage: Mapping[str, float], number: Mapping[str, int], policy: Policy) -> Floats:
@@ -27,7 +27,7 @@ def past_devices(usage: Mapping[str, float], number: Mapping[str, int], policy: 
     return past
 
 
-def charged_ahead(gang: RunningGang, policy: Policy, now: float) -> float:
-    """What a gang that has just started counts for beyond what it has used so far, in average devices."""
-    left = policy.charge_ahead_seconds - max(0.0, now - gang.started_at)
-    return max(0.0, left) * len(gang.placement.devices) / policy.usage_window_seconds
+def charged_ahead(slots: Slots, policy: Policy, now: float) -> Floats:
+    """What each gang that has just started counts for beyond what it has used so far, in average devices."""
+    left = policy.charge_ahead_seconds - np.maximum(0.0, now - slots.started_at)
+    return np.asarray(np.maximum(0.0, left) * slots.devices / policy.usage_window_seconds, float)
