@@ -81,6 +81,12 @@ def all_of(home: Path) -> list[int]:
     return sorted({*own, *(row.pid for row in processes.descendants(own, among=table))})
 
 
+def alive(pids: list[int]) -> list[list[str]]:
+    """The command lines of those that run still; ended ones that nobody has waited for yet do not."""
+    rows = [row for pid in pids if (row := processes.sighting(pid)) is not None and not row.is_zombie]
+    return [processes.command_line(row.pid) for row in rows]
+
+
 def pods_of(home: Path) -> list[tuple[str, str]]:
     """Node and phase of each pod of a gang."""
 
@@ -132,7 +138,7 @@ def test_a_run_is_a_pod_that_checkpoints_before_down_and_goes_on_after_up(home: 
     assert done.returncode == 0, done.stderr
     assert "every gang has checkpointed" in done.stderr
     assert gangs(home)["first"] == ("waiting", 1)
-    assert [pid for pid in everything if processes.sighting(pid) is not None] == []
+    assert alive(everything) == []
     again = dsec("up", home=home, seconds=PATIENCE_SECONDS)
     assert again.returncode == 0, again.stderr
     eventually(lambda: gangs(home)["first"][0] == "running", PATIENCE_SECONDS)
@@ -144,7 +150,7 @@ def test_down_leaves_no_process_and_the_next_up_with_fewer_nodes_resumes_the_run
     done = dsec("down", home=home, seconds=PATIENCE_SECONDS)
     assert done.returncode == 0, done.stderr
     assert "process nodes: stopped" in done.stderr
-    assert [pid for pid in everything if processes.sighting(pid) is not None] == []
+    assert alive(everything) == []
     again = dsec("up", "--nodes", "1", home=home, seconds=PATIENCE_SECONDS)
     assert again.returncode == 0, again.stderr
     eventually(lambda: [(node, phase) for node, phase in pods_of(home) if phase == "Running"], PATIENCE_SECONDS)
@@ -158,7 +164,7 @@ def test_purge_removes_everything(home: Path) -> None:
     everything = all_of(home)
     done = dsec("down", "--purge", "--yes", home=home, seconds=PATIENCE_SECONDS)
     assert done.returncode == 0, done.stderr
-    assert [pid for pid in everything if processes.sighting(pid) is not None] == []
+    assert alive(everything) == []
     assert not home.exists()
     home.mkdir()
 
