@@ -31,6 +31,8 @@ _FRESH_ATTEMPT: dict[str, Any] = {
 }
 """What the last attempt left behind and the next one must not inherit; `last_step` stays, it resumes from there."""
 
+_LIFTED = {"attained_seconds": 0.0, "lifted": True}
+
 
 class Admission(Transactions):
     """From waiting to running."""
@@ -45,12 +47,14 @@ class Admission(Transactions):
         expires_at: float,
         why: str = "",
         costs: Mapping[str, float] | None = None,
+        lifted: bool = False,
     ) -> Gang:
         """Reserve the whole `placement` for a waiting gang and mark its running `victims` as evicting.
 
         Each node of it is told in the same transaction to fetch the gang's inputs.
         A device that a victim (or a gang already evicting, not yet promised to anybody) holds is promised behind it.
-        `costs` are the victims' costs in device-seconds, for the record. Returns the gang with its new attempt.
+        `costs` are the victims' costs in device-seconds, for the record. What a gang that is `lifted` has had counts
+        anew, and it is not lifted again. Returns the gang with its new attempt.
 
         Raises `ReservationConflict`; nothing has changed then, for the gang and for the victims.
         """
@@ -67,6 +71,7 @@ class Admission(Transactions):
                         admitted_at=now,
                         expires_at=expires_at,
                         **_FRESH_ATTEMPT,
+                        **(_LIFTED if lifted else {}),
                     )
                     .returning(*_gangs.c)
                 )

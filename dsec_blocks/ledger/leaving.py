@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from dsec_blocks.ledger import evictions, prefetches, reservations, schema
 from dsec_blocks.ledger.transaction import Fence, Transactions
-from dsec_blocks.model.gangs import HOLDING_STATES, GangState
+from dsec_blocks.model.gangs import HOLDING_STATES, GangState, Placement
 
 _gangs = schema.gangs
 
@@ -52,10 +52,14 @@ class Leaving(Transactions):
                     _gangs.c.state.in_(sorted(HOLDING_STATES)),
                 )
                 .values(state=GangState.LEAVING, outcome=dict(outcome), expires_at=None)
-                .returning(_gangs.c.pool, _gangs.c.team)
+                .returning(_gangs.c.pool, _gangs.c.team, _gangs.c.placement, _gangs.c.launched_at)
             ).one_or_none()
             if gang is None:
                 return False
+            if gang.launched_at is not None:
+                had = len(Placement.from_json(gang.placement).devices) * max(0.0, now - gang.launched_at)
+                attained = {"attained_seconds": _gangs.c.attained_seconds + had}
+                connection.execute(sa.update(_gangs).where(_gangs.c.run_id == run_id).values(**attained))
             reservations.release(connection, pool=gang.pool, team=gang.team, run_id=run_id, attempt=attempt, now=now)
             evictions.close(connection, run_id=run_id, attempt=attempt, state="left", now=now)
             prefetches.withdraw(connection, run_id=run_id, attempt=attempt, now=now)
@@ -80,6 +84,7 @@ class Leaving(Transactions):
             "evictions": columns.evictions + int(evicted),
             "infrastructure_restarts": columns.infrastructure_restarts + int(infrastructure),
             "not_before": not_before,
+            "waiting_since": self._clock.now(),
         }
         leaving = (columns.run_id == run_id, columns.attempt == attempt, columns.state == GangState.LEAVING)
         with self.transaction(at="ledger.requeue", fence=fence) as connection:

@@ -113,3 +113,9 @@ class Gang:
     """Who started the run, as far as Prefect or a tag `user:NAME` says; empty is nobody known."""
     tags: tuple[str, ...] = ()
     ended_at: float | None = None
+    attained_seconds: float = 0.0
+    """Device-seconds that its earlier attempts had, counted anew from a lift."""
+    waiting_since: float | None = None
+    """When it last came back into the queue; None: never."""
+    lifted: bool = False
+    """Time sharing has given it its one lift."""

@@ -110,6 +110,32 @@ def test_an_evicted_gang_waits_again_with_its_first_submit_time(ledger: Ledger, 
     assert [e.state for e in ledger.evictions(POOL, open_only=False)] == ["left"]
 
 
+def test_what_a_run_has_had_adds_up_over_its_attempts_and_counts_anew_from_its_lift(
+    ledger: Ledger, fence: Fence, clock: ManualClock
+) -> None:
+    began = running(ledger, fence, "a", "n1/0", "n1/1").launched_at
+    assert began is not None
+    clock.advance(30.0)
+    ledger.leave(fence, "a", 1, {"kind": "evicted"})
+    ledger.leave(fence, "a", 1, {"kind": "evicted"})
+    first = known(ledger, "a").attained_seconds
+    assert first == pytest.approx(2 * (clock.now() - began)), "charged once, for two devices"
+    ledger.requeue(fence, "a", 1, evicted=True)
+    assert known(ledger, "a").waiting_since == clock.now()
+
+    ledger.admit(fence, "a", on("n1/0"), expires_at=LATER)
+    ledger.claimed(fence, "a", 2, user_retries=None)
+    ledger.started(fence, "a", 2, clock.now())
+    clock.advance(10.0)
+    ledger.leave(fence, "a", 2, {"kind": "evicted"})
+    assert known(ledger, "a").attained_seconds == pytest.approx(first + 10.0)
+    ledger.requeue(fence, "a", 2, evicted=True)
+
+    ledger.admit(fence, "a", on("n1/0", "n1/1"), expires_at=LATER, lifted=True)
+
+    assert (known(ledger, "a").attained_seconds, known(ledger, "a").lifted) == (0.0, True)
+
+
 def test_a_gang_lost_to_its_platform_is_counted_apart_from_evictions(ledger: Ledger, fence: Fence) -> None:
     gang = running(ledger, fence, "a", "n1/0")
     ledger.leave(fence, "a", gang.attempt, {"kind": "lost"})

@@ -10,7 +10,7 @@ from dsec_blocks.model.devices import Node
 from dsec_blocks.model.errors import InvalidRequest, ReservationConflict
 from dsec_blocks.model.gangs import Gang, GangState
 from dsec_blocks.model.reasons import Reason, ReasonCode
-from dsec_workers.lifecycle import claims, evictions, reasons
+from dsec_workers.lifecycle import claims, evictions, growing, reasons
 from dsec_workers.lifecycle.data_distance import NOTHING_KNOWN, DataDistance, believed
 from dsec_workers.lifecycle.intake import Intake
 from dsec_workers.lifecycle.orders import Orders
@@ -64,7 +64,7 @@ class Planning:
         """Plan once and carry it out."""
         now, began = term.clock.now(), term.clock.monotonic()
         waiting = [gang for gang in gangs.values() if gang.state is GangState.WAITING]
-        if not waiting:
+        if not waiting and not (self.policy.resizing and growing.could_anyone(gangs.values())):
             return Plan()
         evicted_before = any(gang.evictions for gang in waiting)
         preemptors = await term.read(term.ledger.preemptors, term.pool) if evicted_before else {}
@@ -79,6 +79,7 @@ class Planning:
         self.conditional = {r: t for r, t in {**self.conditional, **plan.conditional}.items() if r in gangs}
         for admit in plan.admits:
             await self._admit(term, admit, plan, gangs, spent)
+        await growing.begin(term, plan, gangs)
         await reasons.tell(term, [*refused, *plan.holds], gangs)
         if self.shadow.policy is not None:
             shadow = await term.read(self.plan, snapshot, queue, self.shadow.policy, now)
@@ -196,6 +197,7 @@ class Planning:
                 expires_at=now + grace + term.settings.reservation_seconds,
                 why=f"Preempted by {gang.name} (team {gang.team}, priority {gang.request.priority})",
                 costs={each.run_id: each.cost for each in leaving},
+                lifted=admit.run_id in plan.lifted,
             )
         except ReservationConflict as error:
             # Something changed since the snapshot; the next cycle sees it.

@@ -39,6 +39,9 @@ def queued(
         tags=gang.tags,
         evicted_for=evicted_for,
         seconds_saved=seconds_saved,
+        attained_seconds=gang.attained_seconds,
+        waiting_since=gang.waiting_since,
+        lifted=gang.lifted,
     )
 
 
@@ -84,6 +87,7 @@ def running_gang(
         moved_at=moved_at,
         created_by=gang.created_by,
         tags=gang.tags,
+        attained_seconds=gang.attained_seconds,
     )
 
 
