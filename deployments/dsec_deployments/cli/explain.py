@@ -14,9 +14,6 @@ if TYPE_CHECKING:
     from dsec_blocks.model.gangs import Gang
     from dsec_deployments.cli.session import Session
 
-MOST_NODES = 5
-"""Nodes whose data is told; the others are counted."""
-
 
 def explain(run: Run, pool: Pool = None, json: Json = False) -> None:
     """Tell a run's story: its states, the reason it waits, every decision about it, its evictions, what it used.
@@ -98,7 +95,7 @@ def data_known(s: Session, gang: Gang, decisions: Sequence[Decision]) -> list[di
     one with a place what was known of its nodes when it got it.
     """
     from dsec_blocks.model.gangs import GangState
-    from dsec_workers.lifecycle.data_distance import DataDistance, DataOnNode
+    from dsec_workers.lifecycle.data_distance import DataDistance, DataOnNode, weighed
     from dsec_workers.lifecycle.rules import active_policy
 
     if gang.state is GangState.WAITING:
@@ -108,17 +105,7 @@ def data_known(s: Session, gang: Gang, decisions: Sequence[Decision]) -> list[di
         admits = [d for d in decisions if (d.stage, d.outcome) == ("plan", "admit") and "data" in d.detail]
         known = tuple(DataOnNode(**row) for row in admits[-1].detail["data"]) if admits else ()
     per_card = active_policy(s.ledger, s.pool).cache_seconds_per_card
-    return [
-        {
-            "node": each.node,
-            "bytes_resident": each.bytes_resident,
-            "bytes_total": each.bytes_total,
-            "seconds_saved": each.seconds_saved,
-            "cards": each.seconds_saved / per_card,
-            "text": f"{each.describe()}; weighs {each.seconds_saved / per_card:.2g} cards in its placement",
-        }
-        for each in known
-    ]
+    return weighed(known, per_card)
 
 
 def device_seconds(states: list[dict[str, Any]], devices: int, now: float) -> float:
@@ -139,7 +126,7 @@ def _seconds(timestamp: str) -> float:
 
 def _print(told: dict[str, Any]) -> None:
     from dsec_blocks.model.units import format_duration
-    from dsec_deployments.cli.output import console, print_table
+    from dsec_deployments.cli.output import console, print_data, print_table
 
     console.print(f"[bold]{told['run']}[/]  {told['run_id']}")
     state = told["prefect_state"]
@@ -163,12 +150,8 @@ def _print(told: dict[str, Any]) -> None:
             console.print(f"place {gang['position'] or '?'} in line; rank = {parts}")
         for member in gang["placement"] or ():
             console.print(f"on {member['node']}: {', '.join(member['devices']) or 'no device'}")
-        if gang["request"]["inputs"] and not told["data"]:
-            console.print("data: none of it was known to be on a node that it could use or has")
-        for row in told["data"][:MOST_NODES]:
-            console.print(f"data: {row['text']}", markup=False)
-        if len(told["data"]) > MOST_NODES:
-            console.print(f"data: and on {len(told['data']) - MOST_NODES} more nodes")
+        if gang["request"]["inputs"]:
+            print_data(told["data"])
         for row in told["start"]:
             console.print(f"start, {row['stage']}: {row['text']}", markup=False)
         if gang["last_step"] is not None:

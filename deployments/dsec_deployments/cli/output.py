@@ -21,6 +21,20 @@ def print_json(value: Any) -> None:
     sys.stdout.write("\n")
 
 
+MOST_NODES = 5
+"""Nodes whose data is told; the others are counted."""
+
+
+def print_data(known: Sequence[Mapping[str, Any]]) -> None:
+    """What nodes hold of a run's inputs, and what that weighs in its placement, a line each."""
+    if not known:
+        console.print("data: none of it was known to be on a node that it could use or has")
+    for row in known[:MOST_NODES]:
+        console.print(f"data: {row['text']}", markup=False)
+    if len(known) > MOST_NODES:
+        console.print(f"data: and on {len(known) - MOST_NODES} more nodes")
+
+
 WIDE = 150
 """Columns from which on a terminal has room for a sentence beside a table's other cells."""
 

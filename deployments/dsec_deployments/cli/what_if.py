@@ -45,6 +45,7 @@ def what_if(
     from dsec_deployments import foresight
     from dsec_deployments.cli.output import print_json
     from dsec_deployments.cli.session import session
+    from dsec_workers.lifecycle.data_distance import weighed
 
     with session(pool) as s:
         asked, of_team = _request(s, request, variables or [])
@@ -55,10 +56,11 @@ def what_if(
         larger, like = foresight.with_more_nodes(there, add_nodes)
         label = f"with {add_nodes} more {'node' if add_nodes == 1 else 'nodes'} like {like.name}"
         answers.append(told(label, foresight.what_if(larger, gang), larger))
+    data = weighed(there.data.of(asked.inputs), there.policy.cache_seconds_per_card)
     if json:
-        print_json({"request": asked.to_json(), "team": gang.team, "answers": answers})
+        print_json({"request": asked.to_json(), "team": gang.team, "data": data, "answers": answers})
         return
-    _print(asked, gang.team, answers)
+    _print(asked, gang.team, data, answers)
 
 
 def told(label: str, answer: Answer, present: Present) -> dict[str, Any]:
@@ -144,11 +146,13 @@ def _file(path: Path) -> dict[str, Any]:
     return given
 
 
-def _print(request: GangRequest, team: str, answers: list[dict[str, Any]]) -> None:
+def _print(request: GangRequest, team: str, data: list[dict[str, Any]], answers: list[dict[str, Any]]) -> None:
     from dsec_blocks.model.units import format_duration
-    from dsec_deployments.cli.output import console
+    from dsec_deployments.cli.output import console, print_data
 
     console.print(f"{request.describe()}, priority {request.priority}, team {team}", markup=False)
+    if request.inputs:
+        print_data(data)
     for answer in answers:
         lead = f"{answer['if']}: "
         if not answer["starts"]:

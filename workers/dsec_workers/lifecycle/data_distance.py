@@ -107,6 +107,18 @@ class DataDistance:
         return measured
 
 
+def weighed(known: Sequence[DataOnNode], seconds_per_card: float) -> list[dict[str, Any]]:
+    """Each with what it weighs in a placement by the policy's `cache_seconds_per_card`, in values and in words."""
+    return [
+        {
+            **asdict(each),
+            "cards": each.seconds_saved / seconds_per_card,
+            "text": f"{each.describe()}; weighs {each.seconds_saved / seconds_per_card:.2g} cards in its placement",
+        }
+        for each in known
+    ]
+
+
 def believed(inventories: Mapping[str, Inventory], *, nodes: Sequence[Node], now: float) -> dict[str, Inventory]:
     """The inventories of these nodes that somebody has confirmed lately, by node."""
     names = sorted({node.name for node in nodes} & set(inventories))
