@@ -51,7 +51,7 @@ def test_a_run_goes_where_its_data_is_and_explain_says_so(site: Site) -> None:
     line = f"data: 3 of 4 GiB on {warm}, saves 32 s there; weighs 0.053 cards in its placement"
     assert line in " ".join(ordered(site, "explain", run).split())
 
-    asked = " ".join(ordered(site, "what-if", "1x1", "-s", f"inputs={LLAMA}").split())
+    asked = " ".join(ordered(site, "what-if", "1x1", "-s", f'inputs=["{LLAMA}"]').split())
     assert line in asked, asked
 
     ordered(site, "thaw")
