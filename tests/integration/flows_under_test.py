@@ -1,5 +1,6 @@
 """Flows as users write them: nothing of DSec is imported except where a test is about it."""
 
+import json
 import os
 import time
 from pathlib import Path
@@ -76,3 +77,13 @@ def inner(where: str, seconds: float) -> str:
 def outer(where: str = "", seconds: float = 4.0) -> str:
     """Calls another flow, as pipelines do."""
     return inner(where, seconds)
+
+
+@flow
+def reads(where: str, uri: str) -> None:
+    """Acquires a bundle from its node's cache and reads it."""
+    from dsec_blocks.cache import open_cache
+
+    with open_cache().acquire(uri) as bundle:
+        read = sum(len(path.read_bytes()) for path in bundle.path.rglob("*") if path.is_file())
+        note(where, json.dumps({"bytes": read, "fetched": bundle.acquired.fetched_bytes}))

@@ -1,0 +1,64 @@
+"""On a real server with a real agent: data is fetched from the reservation on, and the start finds it there."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dsec_blocks.ledger import PrefetchState
+from dsec_blocks.model.gangs import GangState
+from tests.integration.site import Site
+from tests.integration.test_operators import ordered
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+MIB = 1 << 20
+
+
+@pytest.fixture
+def agent(site: Site) -> Iterator[Path]:
+    """The agent of this machine, which has both of the site's nodes; its log."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "DSEC_"))}
+    log = site.home / "agent.log"
+    nodes = [option for number in range(site.nodes) for option in ("--node", f"node-{number}")]
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "dsec_deployments.cli", "agent", *nodes],
+            env={**clean, "DSEC_HOME": str(site.home), "DSEC_LEDGER_URL": site.ledger_url},
+            stdout=out,
+            stderr=out,
+        )
+    yield log
+    process.terminate()
+    assert process.wait(60) == 0, log.read_text()
+
+
+def test_a_bundle_is_fetched_for_a_reserved_run_and_its_start_reads_it_from_the_cache(site: Site, agent: Path) -> None:
+    origin, notes = site.home / "origin", site.home / "notes"
+    origin.mkdir()
+    (origin / "weights").write_bytes(os.urandom(4 * MIB))
+    bundle = f"file://{origin}"
+    site.start_worker()
+    blocker = site.submit("sleeper", parameters={"where": str(site.home / "b"), "seconds": 60}, nodes=2,
+                          devices_per_node=4, grace=6)  # fmt: skip
+    site.wait_gang(blocker, GangState.RUNNING)
+    site.commit(blocker)
+    # It is promised what the blocker still holds: between the promise and the start its data comes.
+    run = site.submit("reads", parameters={"where": str(notes), "uri": bundle}, nodes=1, devices_per_node=4,
+                      inputs=[bundle], priority=50)  # fmt: skip
+    site.wait(
+        f"the agent to have it: {agent.read_text()}",
+        lambda: [o.state for o in site.ledger.prefetches_of(run)] == [PrefetchState.DONE],
+        60,
+    )
+    site.wait_state(run, "COMPLETED", seconds=90)
+    site.wait_gang(run, GangState.ENDED)
+    read = json.loads(notes.read_text())
+    assert (read["bytes"], read["fetched"]) == (4 * MIB, 0), "the start had to fetch"
+    [order] = site.ledger.prefetches_of(run)
+    told = " ".join(ordered(site, "explain", run).split())
+    assert f"4 MiB on {order.node}" in told, told
+    assert site.ledger.check(site.pool) == []
