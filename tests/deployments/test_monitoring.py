@@ -135,6 +135,16 @@ def test_of_every_alert_it_is_tested_that_it_fires_and_that_it_keeps_quiet() -> 
     assert quiet == everything and fires == everything
 
 
+def test_of_every_recorded_figure_it_is_tested_what_it_is() -> None:
+    texts = [
+        each["expr"]
+        for test in yaml.safe_load(RULES_TEST.read_text())["tests"]
+        for each in test.get("promql_expr_test", ())
+    ]
+    used = names([*texts, *(rule["expr"] for rule in rules("alert"))])
+    assert {rule["record"] for rule in rules("record")} <= used
+
+
 def test_there_is_a_board_for_the_platform_and_one_for_a_team() -> None:
     assert [board.name for board in BOARDS] == ["platform.json", "team.json"]
 
