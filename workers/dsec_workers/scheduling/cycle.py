@@ -115,9 +115,8 @@ class _Cycle:
     def _take_over(self) -> None:
         """Restore what earlier cycles kept for gangs that still wait."""
         reservations = self.attempts.reservations
-        numbers = {gang.run_id: number for number, gang in enumerate(self.queue)}
         for shadow in sorted(self.snapshot.shadows, key=lambda s: (s.since, s.run_id)):
-            number = numbers.get(shadow.run_id)
+            number = self._number_of(shadow.run_id)
             if number is not None:
                 reservations.restore_shadow(shadow, number, self._class(number))
         for kind in self.classes:
@@ -133,6 +132,12 @@ class _Cycle:
                     reservations.pledge(number, kind, np.flatnonzero(mine))
         reservations.renew_all()
         reservations.kept_moved()
+
+    def _number_of(self, run_id: str) -> int | None:
+        """The number of a gang of the queue."""
+        row = self.sorting.line.seen.row_of(run_id)
+        found = np.flatnonzero(self.sorting.rows == (-1 if row is None else row))
+        return int(found[0]) if len(found) else None
 
     def _class(self, number: int) -> GangClass:
         return self.classes[int(self.order.class_of[number])]

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import NamedTuple
 
 from dsec_blocks.model.gangs import Placement
@@ -63,14 +62,23 @@ class Admit:
 class Hold(NamedTuple):
     """Keep a gang waiting. `position` counts from 1 within its resource pool; `eta` is seconds since the epoch.
 
-    `factors` are the summands of its rank (weight × factor), named as the policy names them.
+    `age` and the `others` are the summands of its rank (weight × factor); the others are those of its whole class.
     """
 
     run_id: str
     reason: Reason
     position: int | None = None
     eta: float | None = None
-    factors: Mapping[str, float] = MappingProxyType({})
+    age: float = 0.0
+    others: tuple[float, ...] = ()
+
+    @property
+    def factors(self) -> Mapping[str, float]:
+        """The summands of its rank by name; the last is there with time sharing."""
+        if not self.others:
+            return {}
+        first, *rest = self.others
+        return {"priority": first, "age": self.age, **dict(zip(("share", "gap", "depth", "level"), rest, strict=False))}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from dsec_workers.scheduling.decisions import Hold
 from dsec_workers.scheduling.fleet import Ints
 from dsec_workers.scheduling.order import GangClass, Order
 from dsec_workers.scheduling.placement import fits
-from dsec_workers.scheduling.questions import fits_if_opened, fits_now, fits_without
+from dsec_workers.scheduling.questions import fits_free, fits_if_opened, fits_now, fits_without
 from dsec_workers.scheduling.room import view_of
 from dsec_workers.scheduling.screening import MOST_KEPT, Screening, unpacked
 from dsec_workers.scheduling.shadow import earliest, expected_runtime
@@ -25,7 +25,9 @@ class Holds:
 
     def __init__(self, order: Order, trial: Trial, screening: Screening) -> None:
         self.order, self.trial, self.screening = order, trial, screening
-        self._told: dict[object, Reason] = {}
+        self._limits: dict[tuple[int, bool], tuple[int, int]] = {}
+        self._best: dict[object, str] = {}
+        self._free_devices: dict[object, int] = {}
 
     def all(self, free_by_pool: Sequence[int]) -> list[Hold]:
         """Everybody who waits in order, the holders of shadows first."""
@@ -39,29 +41,35 @@ class Holds:
         told = numbers[~order.open[order.class_of[numbers]]]
         kinds = order.class_of[told]
         why = self._reasons(told, kinds)
-        columns = [values[kinds].tolist() for values in summands]
-        columns[1] = (order.policy.w_age * order.age[told]).tolist()
-        names, told_list = order.names, told.tolist()
-        return [
-            Hold(gang.run_id, why[kind], place, eta, dict(zip(names, values, strict=True)))
-            for gang, kind, place, eta, values in zip(
-                map(order.queue.__getitem__, told_list),
-                kinds.tolist(),
-                _places(order.pool[kinds]),
-                map(etas.get, told_list),
-                zip(*columns, strict=True),
-                strict=True,
+        numbers_told, kinds_told = told.tolist(), kinds.tolist()
+        others = list(zip(*(values.tolist() for values in (summands[0], *summands[2:])), strict=True))
+        eta_of: list[float | None] = [None] * len(told)
+        for place in np.flatnonzero(np.isin(told, list(etas))).tolist():
+            eta_of[place] = etas[numbers_told[place]]
+        return list(
+            map(
+                Hold._make,
+                zip(
+                    [order.queue[number].run_id for number in numbers_told],
+                    [why[kind] for kind in kinds_told],
+                    _places(order.pool[kinds]),
+                    eta_of,
+                    (order.policy.w_age * order.age[told]).tolist(),
+                    [others[kind] for kind in kinds_told],
+                    strict=True,
+                ),
             )
-        ]
+        )
 
     def _reasons(self, numbers: Ints, kinds: Ints) -> list[Reason]:
         """By class, why those of `numbers` (of these `kinds`) wait; of other classes anything."""
         order, trial, screening = self.order, self.trial, self.screening
         present, first = np.unique(kinds, return_index=True)
-        room, bits = screening.room(), screening.avoided(by_contract=True)
-        allowed = screening.total <= room
+        allowed = (screening.total <= screening.room()).tolist()
+        bits = screening.avoided()[1].tolist()
         many = len(trial.kept) > MOST_KEPT
         found: list[Reason] = [NO_REASON] * len(order.classes)
+        lacking: dict[tuple[int, int], Reason] = {}
         for kind_number, number in zip(present.tolist(), numbers[first].tolist(), strict=True):
             kind = order.classes[kind_number]
             if many or kind.special or number in trial.keepers:
@@ -69,7 +77,11 @@ class Holds:
             elif not allowed[kind_number]:
                 found[kind_number] = self._beyond_limits(kind)
             else:
-                found[kind_number] = self._lacking(number, kind, unpacked(int(bits[kind_number])))
+                key = kind.asks, bits[kind_number]
+                reason = lacking.get(key)
+                if reason is None:
+                    reason = lacking[key] = self._lacking(number, kind, unpacked(bits[kind_number]))
+                found[kind_number] = reason
         return found
 
     def _why(self, number: int, kind: GangClass) -> Reason:
@@ -98,10 +110,14 @@ class Holds:
         team = quota.teams[kind.team]
         if quota.user_room(kind.team, kind.user) < kind.least.total:
             return reasons.waits_for_person(request, team, kind.user)
-        used, ceiling = int(quota.used[kind.team]), quota.ceiling(kind.team, request)
-        if kind.told is None or kind.told[:2] != (used, ceiling):
-            kind.told = used, ceiling, reasons.waits_for_quota(request, team, used, ceiling)
-        return kind.told[2]
+        evictable = request.evictable
+        limit = self._limits.get((kind.team, evictable))
+        if limit is None:
+            limit = int(quota.used[kind.team]), quota.ceiling(kind.team, request)
+            self._limits[kind.team, evictable] = limit
+        if kind.told is None or kind.told[0] != limit:
+            kind.told = limit, reasons.waits_for_quota(request, team, *limit)
+        return kind.told[1]
 
     def _lacking(self, number: int, kind: GangClass, avoided: tuple[int, ...]) -> Reason:
         """It is within its limits: what it needs is closed, withheld, or not there."""
@@ -112,19 +128,22 @@ class Holds:
             return reasons.frozen(text, f"node {name}" if len(closed) == 1 else f"{len(closed)} nodes, {name} first,")
         if kind.whole is not None and fits(trial.fleet, view_of(trial.fleet, trial.free.free & kind.whole.mask), shape):
             return reasons.withheld(request, kind.withheld_by)
-        key = (kind.pool.label, shape, request.nodes, request.gpu_model, request.gpu_memory_bytes, avoided)
-        if key not in self._told:
-            starts = [trial.kept[index].start for index in avoided if trial.kept[index].start < inf]
-            self._told[key] = reasons.waits_for_capacity(
-                trial.snapshot.fleet,
-                request,
-                shape,
-                trial.view(trial.free, kind, avoided),
-                trial.view(trial.free, kind, ()),
-                min(starts, default=None),
-                trial.now,
-            )
-        return self._told[key]
+        starts = [trial.kept[index].start for index in avoided if trial.kept[index].start < inf]
+        mine, total = self._free(kind, avoided), self._free(kind, ())
+        everybody = trial.view(trial.free, kind, ())
+        if fits_free(trial, kind, ()):
+            return reasons.waits_for_others(request, mine, total, min(starts, default=None), trial.now)
+        key = (kind.pool.label, shape)
+        if key not in self._best:
+            self._best[key] = reasons.best(trial.snapshot.fleet, everybody, shape)
+        return reasons.waits_for_capacity(request, shape, total, self._best[key])
+
+    def _free(self, kind: GangClass, avoided: tuple[int, ...]) -> int:
+        """How many devices are free to the class."""
+        key = (kind.pool.label, avoided)
+        if key not in self._free_devices:
+            self._free_devices[key] = int(self.trial.view(self.trial.free, kind, avoided).node_free.sum())
+        return self._free_devices[key]
 
     def _fits_if_opened(self, number: int, kind: GangClass, avoided: tuple[int, ...]) -> bool:
         key = ("opened", kind.pool.label, kind.least, avoided)

@@ -4,6 +4,7 @@ A *kind* is all that a gang says of itself but for its age; gangs of a kind are 
 outside them tells them apart (an order, a parent that runs, evictions in flight).
 """
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
@@ -17,6 +18,10 @@ from dsec_workers.scheduling.snapshot import QueuedGang
 
 MOST_FORGOTTEN = 4096
 """Kinds that nobody is of any more are remembered until there are so many beside those who wait."""
+
+
+FEW = 64
+"""So many that are new are put in their places one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,24 +60,44 @@ class Line:
         """Rank by first submit time, then id."""
         self.sparing: dict[str, tuple[str, ...]] = {}
         """Those that were ever evicted, with the gangs that they were evicted for."""
-        self._by_submit: list[tuple[float, str, int]] = []
+        self._by_submit: Ints = np.zeros(0, np.int64)
+        """Rows, first submitted first."""
 
     def update(self, queue: Sequence[QueuedGang]) -> Ints:
         """The row of each gang of the queue. O(n) for those that are known, whatever they ask for."""
         rows, entered, gone = self.seen.update(queue)
-        left = {row for row, _ in gone}
         for _, gang in gone:
             if gang.evicted_for and self.seen.row_of(gang.run_id) is None:
                 self.sparing.pop(gang.run_id, None)
-        if left:
-            self._by_submit = [entry for entry in self._by_submit if entry[2] not in left]
+        if gone:
+            stays = np.ones(len(self.submitted), bool)
+            stays[[row for row, _ in gone]] = False
+            self._by_submit = self._by_submit[stays[self._by_submit]]
         if entered:
             self._enter(entered)
-            self._by_submit.sort()
-        if entered or left:
-            by_submit = np.array([entry[2] for entry in self._by_submit], np.int64)
-            self.seniority[by_submit] = np.arange(len(by_submit))
+            self._line_up(entered)
+        if entered or gone:
+            self.seniority[self._by_submit] = np.arange(len(self._by_submit))
         return rows
+
+    def _line_up(self, rows: Sequence[int]) -> None:
+        """Put new rows in their places by first submit time, then run id."""
+        records = self.seen.records
+
+        def key(row: int) -> tuple[float, str]:
+            gang = records[row]
+            assert gang is not None
+            return gang.submitted_at, gang.run_id
+
+        if len(rows) > FEW:
+            self._by_submit = np.array(sorted([*self._by_submit.tolist(), *rows], key=key), np.int64)
+            return
+        for row in rows:
+            times = self.submitted[self._by_submit]
+            low = int(np.searchsorted(times, self.submitted[row], side="left"))
+            high = int(np.searchsorted(times, self.submitted[row], side="right"))
+            place = bisect_left(self._by_submit[low:high].tolist(), key(row), key=key) + low
+            self._by_submit = np.insert(self._by_submit, place, row)
 
     @property
     def overgrown(self) -> bool:
@@ -103,7 +128,6 @@ class Line:
             self.child[row] = gang.parent_run_id is not None
             if gang.evicted_for:
                 self.sparing[gang.run_id] = gang.evicted_for
-            self._by_submit.append((gang.submitted_at, gang.run_id, row))
 
     def _kind(self, gang: QueuedGang) -> int:
         request = gang.request

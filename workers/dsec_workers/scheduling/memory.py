@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dsec_blocks.model.reasons import Reason
+from dsec_blocks.model.requests import GangRequest
 from dsec_blocks.model.teams import Team
 from dsec_workers.scheduling.fleet import Fleet, Ints
 from dsec_workers.scheduling.holders import Holders, Slots
@@ -25,6 +26,7 @@ class Memory:
     """By kind of gang: why it can never start; None where it may."""
     classes: dict[int, GangClass] = field(default_factory=dict)
     """By kind and person."""
+    _asks: dict[object, int] = field(default_factory=dict)
     _holders: Holders | None = None
     _known: tuple[tuple[Team, ...], Mapping[str, Team], Frozen] | None = None
 
@@ -40,6 +42,14 @@ class Memory:
             self._holders, self._known = Holders(snapshot.fleet), None
         return self._holders.update(snapshot.running)
 
+    def asked_before(self, request: GangRequest, pool: str) -> int:
+        """The number of what a class in that resource pool asks for, the same whenever the same is asked."""
+        what = (
+            pool, request.nodes, request.min_nodes, request.devices_per_node, request.topology, request.gpu_model,
+            request.gpu_memory_bytes, request.share, request.cpus, request.memory_bytes,
+        )  # fmt: skip
+        return self._asks.setdefault(what, len(self._asks))
+
     def judge(self, snapshot: Snapshot, teams: tuple[Team, ...]) -> None:
         """Forget verdicts and classes unless all that they depend on is as it was; `teams` are those of the quota."""
         known = (teams, snapshot.teams, snapshot.frozen)
@@ -47,6 +57,7 @@ class Memory:
             self._known = known
             self.verdicts.clear()
             self.classes.clear()
+            self._asks.clear()
 
 
 def _same(one: Fleet, other: Fleet) -> bool:

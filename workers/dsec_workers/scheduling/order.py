@@ -30,8 +30,6 @@ from dsec_workers.scheduling.snapshot import QueuedGang
 FIRST_FEW = 64
 """Classes put in order at a time: most admissions come from the best few."""
 
-FACTORS = ("priority", "age", "share", "gap", "depth")
-
 
 @dataclass(eq=False, slots=True)
 class GangClass:
@@ -44,6 +42,8 @@ class GangClass:
     """The smallest shape it accepts."""
     member: MemberShape
     """What each member asks of its node."""
+    asks: int
+    """Number of what it asks for; classes that ask for the same lack the same."""
     gangs: list[int]
     """Numbers of the gangs, first in order first."""
     backing_off_until: float | None = None
@@ -64,21 +64,12 @@ class GangClass:
     """Waiting gangs that were evicted for these, and so cannot ask them to leave."""
     leaving_for: bool = False
     """Others are already being evicted for this gang (a class of one)."""
-    told: tuple[int, int, Reason] | None = None
+    told: tuple[tuple[int, int], Reason] | None = None
     """What its team used and might use when a reason was last made of that, and the reason."""
+    special: bool = False
+    """Whether there may be more to why it waits than limits and room."""
     next: int = 0
     """Index in `gangs` of the first that is still undecided."""
-
-    @property
-    def special(self) -> bool:
-        """Whether there is more to why it waits than limits and room."""
-        return bool(
-            not self.request.devices
-            or self.parent is not None
-            or self.backing_off_until is not None
-            or self.leaving_for
-            or self.whole is not None
-        )
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -133,8 +124,6 @@ class Order:
         self.remaining = np.ones(len(classes), bool)
         """Classes with an undecided gang."""
         self.level: Ints = np.array([kind.level for kind in classes], np.int64)
-        self.names = (*FACTORS, "level") if policy.time_sharing else FACTORS
-        """What the summands of a rank are called."""
         self.base_priority: Ints = np.array([kind.request.priority for kind in classes], np.int64)
         self.waiting: Ints = (
             np.bincount(self.team[self.class_of], minlength=len(quota.teams))

@@ -67,10 +67,17 @@ def expecting(snapshot: Snapshot, classes: Sequence[GangClass], policy: Policy) 
     demand: dict[MemberShape, float] = dict(snapshot.seen)
     for shape, members in snapshot.demand.items():
         demand[shape] = demand.get(shape, 0.0) + members
-    for kind in classes:
-        if kind.request.devices:
-            shape = kind.member
-            demand[shape] = demand.get(shape, 0.0) + kind.request.nodes * len(kind.gangs)
+    asks = np.array([kind.asks for kind in classes], np.int64)
+    asked = np.array([kind.request.nodes * len(kind.gangs) for kind in classes], np.int64)
+    _, first, inverse = np.unique(asks, return_index=True, return_inverse=True)
+    waiting: dict[MemberShape, int] = {}
+    sums = np.bincount(inverse.reshape(-1), asked).astype(np.int64) if len(classes) else asked
+    for number, count in zip(first.tolist(), sums.tolist(), strict=True):
+        shape = classes[number].member
+        waiting[shape] = waiting.get(shape, 0) + count
+    for shape, together in waiting.items():
+        if shape.devices:
+            demand[shape] = demand.get(shape, 0.0) + together
     weights = Weights(stranded=policy.stranded_weight, scarcity=policy.scarcity)
     return replace(snapshot, fleet=replace(snapshot.fleet, prospects=prospects(snapshot.fleet, demand, weights)))
 

@@ -11,13 +11,14 @@ def fits_now(trial: Trial, number: int, kind: GangClass) -> bool:
     if kind.request.devices == 0:
         shape = Shape.of(kind.request, kind.request.nodes)
         return cpu_seats(trial.fleet.node_schedulable & ~trial.closed, trial.load, shape, trial.free.hosts) is not None
-    shape = kind.least
-    if not trial.quota_allows(kind, shape.total):
-        return False
-    avoided = trial.avoided(kind, number)
-    key = (kind.pool.label, shape, avoided)
+    return trial.quota_allows(kind, kind.least.total) and fits_free(trial, kind, trial.avoided(kind, number))
+
+
+def fits_free(trial: Trial, kind: GangClass, avoided: tuple[int, ...]) -> bool:
+    """Whether there is room for the class in free devices without those of the reservations in `avoided`."""
+    key = (kind.pool.label, kind.least, avoided)
     if key not in trial.fits:
-        trial.fits[key] = fits(trial.fleet, trial.view(trial.free, kind, avoided), shape)
+        trial.fits[key] = fits(trial.fleet, trial.view(trial.free, kind, avoided), kind.least)
     return trial.fits[key]
 
 

@@ -178,32 +178,23 @@ def waits_for_person(request: GangRequest, team: Team, user: str) -> Reason:
     )
 
 
-def waits_for_capacity(
-    fleet: Fleet,
-    request: GangRequest,
-    shape: Shape,
-    allowed: View,
-    everybody: View,
-    kept_until: float | None,
-    now: float,
-) -> Reason:
-    """Too little is free, or not in this shape, or it is kept for the head of line.
+def waits_for_others(request: GangRequest, mine: int, total: int, kept_until: float | None, now: float) -> Reason:
+    """There is room for it among what is `total` free, but all but `mine` is kept for the head of line."""
+    until = "" if kept_until is None else f", which starts in about {format_duration(kept_until - now)}"
+    text = f"needs {wanted(request)}; {mine} of {total} free, the others are kept for the first in line{until}"
+    return Reason(code=ReasonCode.WAITS_FOR_CAPACITY, text=text)
 
-    `allowed` is what the gang may use now, `everybody` what is free in its resource pool.
-    """
+
+def waits_for_capacity(request: GangRequest, shape: Shape, total: int, best: str) -> Reason:
+    """Of what is `total` free, too little, or not in this shape: `best` says how close it comes."""
     needs = f"needs {wanted(request)}"
-    total, mine = int(everybody.node_free.sum()), int(allowed.node_free.sum())
-    if fits(fleet, everybody, shape):
-        until = "" if kept_until is None else f", which starts in about {format_duration(kept_until - now)}"
-        text = f"{needs}; {mine} of {total} free, the others are kept for the first in line{until}"
-        return Reason(code=ReasonCode.WAITS_FOR_CAPACITY, text=text)
-    best = _best(fleet, everybody, shape)
     if total >= shape.total:
         return Reason(code=ReasonCode.FRAGMENTED, text=f"{needs}; {total} free but not in this shape: {best}")
     return Reason(code=ReasonCode.WAITS_FOR_CAPACITY, text=f"{needs}; {best}")
 
 
-def _best(fleet: Fleet, view: View, shape: Shape) -> str:
+def best(fleet: Fleet, view: View, shape: Shape) -> str:
+    """How close the free devices come to the shape, in words."""
     if shape.topology is Topology.DOMAIN and shape.total > 1:
         linked = fleet.island_domain >= 0
         room: Ints = np.bincount(fleet.island_domain[linked], view.island_free[linked]).astype(np.int64)

@@ -16,6 +16,7 @@ from dsec_workers.scheduling.order import GangClass, Order
 from dsec_workers.scheduling.placement import fits
 from dsec_workers.scheduling.room import Room
 from dsec_workers.scheduling.shadow import Kept
+from dsec_workers.scheduling.tree import NO_LIMIT
 from dsec_workers.scheduling.trial import Trial
 
 LEVELS_APART = 64
@@ -54,14 +55,24 @@ class Screening:
     def room(self) -> Ints:
         """Per class, the devices that its team, and its person, may still use for it."""
         quota = self.trial.quota
+        room = np.minimum(self._borrowable(), self._owned())
+        for number, kind in self.persons:
+            room[number] = min(int(room[number]), quota.user_room(kind.team, kind.user))
+        return np.asarray(room, np.int64)
+
+    def _borrowable(self) -> Ints:
+        """Per class, what the limits of the tree leave to its team; negative where it is over one."""
+        quota = self.trial.quota
         if quota.tree.nested:
             left = np.array([quota.tree.room(team) for team in range(len(quota.teams))], np.int64)
         else:
             left = quota.tree.limit[: len(quota.teams)] - quota.used
-        room = np.where(self.evictable, left[self.team], np.minimum(left, quota.nominal - quota.used)[self.team])
-        for number, kind in self.persons:
-            room[number] = min(int(room[number]), quota.user_room(kind.team, kind.user))
-        return np.asarray(room, np.int64)
+        return np.asarray(left[self.team], np.int64)
+
+    def _owned(self) -> Ints:
+        """Per class, what its team owns and does not use; no limit where it may borrow, for it can be evicted."""
+        quota = self.trial.quota
+        return np.where(self.evictable, NO_LIMIT, (quota.nominal - quota.used)[self.team])
 
     # ---- what is kept for others ------------------------------------------------------------------------------
 
@@ -72,11 +83,7 @@ class Screening:
         quota = self.trial.quota
         lower = keep.request.priority < self.priority
         within = quota.within_each(self.team, self.total, keep.team)
-        devices = keep.request.devices
-        borrowing = np.array(
-            [all(over + devices > 0 for _, over in quota.steps_over(keep.team, t)) for t in range(len(quota.teams))],
-            bool,
-        )[self.team]
+        borrowing = (quota.tree.over_all()[:, keep.team] + keep.request.devices > 0)[self.team]
         overruled = (lower & (borrowing | within)) | (borrowing & within)
         overruled = np.where(self.team == keep.team, lower, overruled)
         for number, kind in self._wronged:
@@ -84,15 +91,16 @@ class Screening:
                 overruled[number] = False
         return np.asarray(~overruled, bool)
 
-    def avoided(self, *, by_contract: bool) -> Ints:
-        """Per class, the reservations that bind it, as bits; see `Trial.avoided`."""
-        bits = np.zeros(len(self.team), np.int64)
+    def avoided(self) -> tuple[Ints, Ints]:
+        """Per class, the reservations that bind it, as bits: whatever its contract, and by it (see `Trial.avoided`)."""
+        anyway, by_contract = np.zeros(len(self.team), np.int64), np.zeros(len(self.team), np.int64)
         for index, keep in enumerate(self.trial.kept):
             bound = self.bound_by(keep)
-            if by_contract and not keep.pledge:
+            anyway |= bound.astype(np.int64) << index
+            if not keep.pledge:
                 bound &= self._ends > keep.start
-            bits |= bound.astype(np.int64) << index
-        return bits
+            by_contract |= bound.astype(np.int64) << index
+        return anyway, by_contract
 
     def fitting(self, room: Room, bits: Ints, asked: Bools) -> Bools:
         """Which of the classes in `asked` would fit in `room` without the devices of the reservations in `bits`."""
@@ -137,19 +145,20 @@ class Screening:
                 if not keep.pledge:
                     passes = self.evictable & (keep.start - trial.now >= self._grace)
                     passable |= passes.astype(np.int64) << index
-            hope |= self.fitting(trial.free, self.avoided(by_contract=True) & ~passable, allowed & ~hope)
-            hope |= self.fitting(trial.soon, self.avoided(by_contract=False), allowed & ~hope)
+            anyway, by_contract = self.avoided()
+            hope |= self.fitting(trial.free, by_contract & ~passable, allowed & ~hope)
+            hope |= self.fitting(trial.soon, anyway, allowed & ~hope)
         for number in trial.keepers:
             if number >= 0:
                 hope[order.class_of[number]] = True
         if may_evict:
-            hope |= self._reachable(asking & ~hope & ~self.leaving_for, self.total - room)
+            hope |= self._reachable(asking & ~hope & ~self.leaving_for)
         for number, kind in self.persons:
             if trial.quota.user_room(kind.team, kind.user) < self.total[number] and order.need[number] > 0:
                 hope[number] = False
         return asking & ~hope
 
-    def _reachable(self, asked: Bools, shortage: Ints) -> Bools:
+    def _reachable(self, asked: Bools) -> Bools:
         """Which of these would fit, and be within their limits, if every gang that they may ask had gone."""
         found = np.zeros(len(self.team), bool)
         roster, quota = self.trial.roster, self.trial.quota
@@ -180,23 +189,28 @@ class Screening:
         below = np.where(~own & borrowing & within, np.iinfo(np.int64).max, below)
         ranks = roster.priority[slots] * LEVELS_APART + (LEVELS_APART - 1 - roster.level[slots])
         helpful = below[:, roster.team[slots]] > ranks[None, :]
-        found[numbers] = self._cured(numbers, row_of.reshape(-1), helpful, slots, shortage)
+        found[numbers] = self._cured(numbers, row_of.reshape(-1), helpful, slots)
         numbers, row_of = numbers[found[numbers]], row_of.reshape(-1)[found[numbers]]
         for pool in np.unique(self.pool[numbers]).tolist():
             mine = self.pool[numbers] == pool
             found[numbers[mine]] = self._held_back(pool, numbers[mine], row_of[mine], helpful, slots)
         return found
 
-    def _cured(self, numbers: Ints, row_of: Ints, helpful: Bools, slots: Ints, shortage: Ints) -> Bools:
-        """Which of these might come under their limits: what is missing is no more than all of those would give up."""
+    def _cured(self, numbers: Ints, row_of: Ints, helpful: Bools, slots: Ints) -> Bools:
+        """Which of these might come under their limits: what is missing is no more than all of those would give up.
+
+        Whoever leaves, makes room in a tree; what a team owns, and the limits of a team that is in no tree, count only
+        its own gangs.
+        """
         roster, quota = self.trial.roster, self.trial.quota
         devices = roster.devices[slots].astype(float)
-        everybody = helpful @ devices
+        anybody = (helpful @ devices)[row_of]
         teams = np.zeros((len(slots), len(quota.teams)))
         teams[np.arange(len(slots)), roster.team[slots]] = devices
         own = (helpful @ teams)[row_of, self.team[numbers]]
-        relief = own if not quota.tree.nested else np.where(self.evictable[numbers], everybody[row_of], own)
-        return np.asarray(shortage[numbers] <= relief, bool)
+        total = self.total[numbers]
+        within = total <= self._borrowable()[numbers] + (anybody if quota.tree.nested else own)
+        return np.asarray(within & (total <= self._owned()[numbers] + own), bool)
 
     def _held_back(self, pool: int, numbers: Ints, row_of: Ints, helpful: Bools, slots: Ints) -> Bools:
         """Which of these classes of one resource pool find enough nodes among what is free soon or could be had."""

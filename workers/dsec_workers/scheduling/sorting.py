@@ -114,8 +114,10 @@ class Sorting:
         self.rows: Ints = rows[kept]
         plain = np.flatnonzero(~no & ~odd)
         distinct, first, inverse = np.unique(keys[plain], return_index=True, return_inverse=True)
+        known = self.memory.classes
         classes = [
-            self._class(key, due[place]) for key, place in zip(distinct.tolist(), plain[first].tolist(), strict=True)
+            known.get(key) or self._class(key, due[place])
+            for key, place in zip(distinct.tolist(), plain[first].tolist(), strict=True)
         ]
         starts = number_of[plain[first]].tolist()
         class_of: Ints = np.full(len(kept), -1, np.int64)
@@ -171,9 +173,7 @@ class Sorting:
 
     def _class(self, key: int, gang: QueuedGang) -> GangClass:
         """The class of a kind that nothing tells apart, with nobody in it yet."""
-        found = self.memory.classes.get(key)
-        if found is None:
-            found = self.memory.classes[key] = self._new_class(gang, NOTHING)
+        found = self.memory.classes[key] = self._new_class(gang, NOTHING)
         return found
 
     def _odd_class(self, gang: QueuedGang, key: object) -> GangClass:
@@ -191,6 +191,7 @@ class Sorting:
             ordered=apart.ordered is not None,
             least=least_shape(gang.request),
             member=member_shape(gang.request),
+            asks=self.memory.asked_before(gang.request, pool.label),
             gangs=[],
             backing_off_until=apart.backing_off_until,
             parent=apart.parent,
@@ -199,6 +200,11 @@ class Sorting:
             evicted_for=gang.evicted_for,
             never_evicted_by=apart.never_evicted_by,
             leaving_for=apart.leaving_for is not None,
+            special=apart.parent is not None
+            or apart.backing_off_until is not None
+            or apart.leaving_for is not None
+            or bool(apart.binding)
+            or not gang.request.devices,
         )
 
     def _binding(self, gang: QueuedGang) -> tuple[int, ...]:
