@@ -142,6 +142,7 @@ def test_what_is_no_prefetch_is_thrown_away_at_the_start(home: Home) -> None:
     folder = home.path / "agent" / "prefetches"
     folder.mkdir(parents=True)
     (folder / "abc.json").write_text('{"uri": ')
+    (folder / ".abc.json.0123").write_text('{"uri"')
     (folder / "def.json").write_text('{"uri": "nonsense", "include": [], "exclude": []}')
     home.start()
     assert home.client.prefetches() == [] and os.listdir(folder) == []

@@ -105,6 +105,7 @@ class Prefetches:
         """Go on with what was asked for before, and begin to fetch; `ended` hears of each that ends."""
         self._ended = ended
         files.make_directory(self._directory)
+        self._sweep()
         for name in names(self._directory):
             try:
                 told = json.loads((self._directory / name).read_bytes())
@@ -115,6 +116,11 @@ class Prefetches:
             self._add(address, by=BY_HAND, id=name.removesuffix(".json"))
         for thread in self._threads:
             thread.start()
+
+    def _sweep(self) -> None:
+        """Remove what an agent that was killed had only begun to write."""
+        for path in self._directory.glob(".*"):
+            files.remove(path, at="agent.prefetch.discard")
 
     def ask(self, address: BundleAddress) -> Prefetching:
         """Fetch for somebody who asked by hand; the same address that is on its way already is one fetch."""

@@ -6,7 +6,7 @@ by itself and stop the loop for that long, so its retries are off here (`no_clie
 is the only one.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 from uuid import uuid4
@@ -256,8 +256,22 @@ class PrefectApi:
             transition_id = KEEPS_WAITING + transition_id[len(KEEPS_WAITING) :]
         details = {**(state.get("state_details") or {}), "transition_id": transition_id, "flow_run_id": run_id}
         body = {"state": {**state, "state_details": details}, "force": force}
+
+        async def applied() -> Any:
+            """The answer, had it not been lost: the server writes a forced state as often as it is sent."""
+            run = await self.run(run_id)
+            is_ours = run is not None and run.state.transition_id == transition_id
+            return {"status": "ACCEPT", "state": run.state.raw} if run is not None and is_ours else None
+
         async with self._state_writes:
-            answer = await self._write("POST", "/flow_runs/{id}/set_state", {"id": run_id}, body, at=at)
+            answer = await self._write(
+                "POST",
+                "/flow_runs/{id}/set_state",
+                {"id": run_id},
+                body,
+                at=at,
+                applied=applied if force else None,
+            )
         now = RunState.from_json(answer["state"]) if answer.get("state") else None
         accepted = answer["status"] == "ACCEPT" or (now is not None and now.transition_id == transition_id)
         detail = str((answer.get("details") or {}).get("reason") or "")
@@ -267,10 +281,22 @@ class PrefectApi:
         await self._write("PATCH", "/flow_runs/{id}", {"id": run_id}, body, at=at)
 
     async def _write(
-        self, method: str, path: str, names: Mapping[str, str], body: Any, *, at: str, attempts: int = ATTEMPTS
+        self,
+        method: str,
+        path: str,
+        names: Mapping[str, str],
+        body: Any,
+        *,
+        at: str,
+        attempts: int = ATTEMPTS,
+        applied: Callable[[], Awaitable[Any]] | None = None,
     ) -> Any:
         async for attempt in _retrying(attempts):
             with attempt:
+                if applied is not None and attempt.retry_state.attempt_number > 1:
+                    answer = await applied()
+                    if answer is not None:
+                        return answer
                 try:
                     with fault_point(at):
                         return await self._request(method, path, names, body)
