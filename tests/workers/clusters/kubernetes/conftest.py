@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 from uuid import uuid4
 
+import pytest
 import pytest_asyncio
 
 from dsec_blocks.gateways.clock import SystemClock
@@ -23,6 +24,7 @@ from dsec_workers.clusters.kubernetes.credentials import ClusterAccess
 from dsec_workers.clusters.kubernetes.node_model import why_closed
 from dsec_workers.clusters.kubernetes.settings import KubernetesSettings
 from dsec_workers.clusters.protocol import ClusterEvent, GangKey, LaunchOrder, Progressed
+from tests.fakes.kubelet.process_nodes import ProcessNodes
 
 AT = "test.kube"
 PATIENCE_SECONDS = 90.0
@@ -147,3 +149,12 @@ async def make_nodes(kubernetes_api: Api) -> AsyncIterator[MakeNodes]:
     yield make
     for name in made:
         await kubernetes_api.delete(f"/api/v1/nodes/{name}", at=AT)
+
+
+@pytest.fixture
+def two_nodes(process_nodes: ProcessNodes, namespace: str) -> list[str]:
+    """Two nodes with two cards each, whose pods are processes."""
+    names = [f"{namespace}-a", f"{namespace}-b"]
+    for name in names:
+        process_nodes.add(name, gpus=2)
+    return names

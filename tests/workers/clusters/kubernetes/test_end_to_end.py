@@ -1,6 +1,7 @@
 """The whole way: a worker, Prefect, a real control plane, and gangs that train in pods, give way and resume."""
 
 import os
+import signal
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ from dsec_workers.clusters.kubernetes.api import Api
 from tests.fakes.kubelet.process_nodes import ProcessNodes
 from tests.fixtures.prefect import PrefectServer
 from tests.integration.site import Site
-from tests.workers.clusters.kubernetes.conftest import until
+from tests.workers.clusters.kubernetes.test_cluster import until_nothing_is_left
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 HERE = Path(__file__).parent
@@ -100,13 +101,7 @@ async def test_a_gang_in_pods_gives_way_by_checkpoint_and_ends_with_the_same_los
     gang = site.wait_gang(low, GangState.ENDED)
     assert (gang.evictions, gang.infrastructure_restarts) == (1, 0)
     assert site.ledger.holders(site.pool) == [] and site.ledger.check(site.pool) == []
-
-    async def nothing_is_left() -> bool:
-        pods, _ = await kubernetes_api.list(f"/api/v1/namespaces/{namespace}/pods")
-        jobs, _ = await kubernetes_api.list(f"/apis/batch/v1/namespaces/{namespace}/jobs")
-        return not pods and not jobs
-
-    await until(nothing_is_left)
+    await until_nothing_is_left(kubernetes_api, namespace)
 
 
 async def test_a_worker_that_is_killed_leaves_its_gang_running_and_the_next_one_hears_it_end(
@@ -127,3 +122,32 @@ async def test_a_worker_that_is_killed_leaves_its_gang_running_and_the_next_one_
     assert (gang.attempt, gang.infrastructure_restarts) == (1, 0)
     assert {attempt for attempt, _, _ in steps_of(notes, 0)} == {1}
     assert site.ledger.holders(site.pool) == []
+
+
+async def test_a_leader_that_was_paused_is_fenced_and_touches_no_gang_of_its_successor(
+    site: Site, kubernetes_api: Api, namespace: str
+) -> None:
+    steps, notes = 200, site.home / "notes"
+    deploy(site, "train", nodes=2, devices_per_node=1, grace=120)
+    deploy(site, "urgent", nodes=1, devices_per_node=1)
+    paused = site.start_worker()
+    parameters = {"steps": steps, "store": str(site.home / "store"), "notes": str(notes)}
+    run = site.submit("train", parameters=parameters)
+    site.wait("its first steps", lambda: len(steps_of(notes, 1)) > 3, seconds=PATIENCE_SECONDS)
+    before = site.ledger.lease(site.pool)
+    os.kill(paused.pid, signal.SIGSTOP)
+    site.start_worker()
+    site.wait(
+        "a successor", lambda: (now := site.ledger.lease(site.pool)) and before and now.token > before.token, seconds=60
+    )
+    second = site.submit("urgent", parameters={"notes": str(notes)})
+    site.wait_state(second, "COMPLETED", seconds=PATIENCE_SECONDS)
+    os.kill(paused.pid, signal.SIGCONT)
+    site.wait("the old leader to notice", lambda: "another worker leads" in site.worker_log(0), seconds=60)
+    site.wait_state(run, "COMPLETED", seconds=PATIENCE_SECONDS)
+    for ended in (run, second):
+        gang = site.wait_gang(ended, GangState.ENDED, seconds=PATIENCE_SECONDS)
+        assert (gang.attempt, gang.infrastructure_restarts, gang.evictions) == (1, 0, 0)
+    assert [step for _, step, _ in steps_of(notes, 0)] == list(range(steps))
+    assert site.ledger.holders(site.pool) == [] and site.ledger.check(site.pool) == []
+    await until_nothing_is_left(kubernetes_api, namespace)

@@ -2,13 +2,11 @@
 
 import json
 import os
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from dsec_blocks.gateways.clock import SystemClock
 from dsec_blocks.model.notices import Notice, NoticeKind
@@ -26,14 +24,6 @@ program = "import os, json; print(json.dumps(dict(os.environ)))"
 ended, last = run([sys.executable, "-c", program])
 assert [line["exit"] for line in ended] == [0] * len(ended), (ended, last)
 """
-
-
-@pytest_asyncio.fixture
-async def two_nodes(process_nodes: ProcessNodes, namespace: str) -> AsyncIterator[list[str]]:
-    names = [f"{namespace}-a", f"{namespace}-b"]
-    for name in names:
-        process_nodes.add(name, gpus=2)
-    yield names
 
 
 def flow(order: LaunchOrder, folder: Path, program: str, **env: str) -> LaunchOrder:

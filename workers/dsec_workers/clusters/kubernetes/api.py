@@ -184,9 +184,10 @@ class Api:
             except (Overloaded, Unreachable) as error:
                 if turn == TRIES:
                     raise
-                asked = getattr(error, "retry_after", None)
+                # Retry-After is the least: those that were refused together must not come back together.
+                asked = getattr(error, "retry_after", None) or 0.0
                 pause = min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2 ** (turn - 1))
-                await asyncio.sleep(asked if asked is not None else pause * random.uniform(0.5, 1.0))
+                await asyncio.sleep(asked + pause * random.uniform(0.5, 1.0))
         raise AssertionError("the loop returns or raises")
 
     async def _once(
