@@ -10,9 +10,7 @@ from pathlib import Path
 import pytest
 
 from dsec_blocks.gateways import processes
-from dsec_blocks.gateways.clock import SystemClock
 from dsec_deployments import background
-from dsec_deployments.control_plane import plane, process_nodes
 from dsec_workers.clusters.kubernetes.api import Api
 from dsec_workers.clusters.kubernetes.credentials import ClusterAccess
 from tests.deployments.test_command import dsec, one_line
@@ -43,13 +41,6 @@ def test_without_the_programs_and_without_go_one_line_says_so_and_nothing_runs(
     last = one_line(done)
     assert "kube-apiserver" in last and "there is no Go to build with" in last and "Install Go" in last
     assert not list(tmp_path.glob("run/*")) and not (tmp_path / ".dsec").exists()
-
-
-def test_a_home_too_deep_for_sockets_is_refused_in_one_line(tmp_path: Path) -> None:
-    deep = tmp_path / ("d" * 60) / ("e" * 60)
-    made = plane.ControlPlane(server="", token="", kubeconfig="", etcd_port=1, api_port=1)
-    with pytest.raises(process_nodes.NoProcessNodes, match=r"too long a path for sockets.*DSEC_HOME"):
-        process_nodes.start(deep, made, clock=SystemClock())
 
 
 @pytest.fixture(scope="module")
