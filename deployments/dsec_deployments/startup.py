@@ -64,6 +64,8 @@ def _bring_up(wanted: Installation, home: Path, *, progress: Tell, note: Tell, c
         ours = _declared(wanted)
         _refuse_another_kind_of_node(ours, home)
         if ours.is_on_kubernetes:
+            # Whatever fails after this, `dsec down` knows that there is a cluster to stop.
+            installation.save(installation.load().changed(kubernetes=ours.kubernetes))
             simulated.bring_up(ours, home, clock=clock, progress=progress, note=note)
         ours = _serve(ours, home, progress=progress, note=note, clock=clock)
         assert ours.prefect_api_url is not None

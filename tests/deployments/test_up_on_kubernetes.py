@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -158,6 +159,19 @@ def test_purge_removes_everything(home: Path) -> None:
     assert alive(everything) == []
     assert not home.exists()
     home.mkdir()
+
+
+def test_down_stops_a_cluster_whose_pool_could_not_be_brought_up(tmp_path: Path) -> None:
+    skip_without_programs()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        done = dsec(*UP, "--port", port, home=tmp_path, seconds=PATIENCE_SECONDS)
+    assert done.returncode == 3 and f"port {port} is in use" in done.stderr.strip().splitlines()[-1]
+    everything = all_of(tmp_path)
+    assert "kube-apiserver" in parts(tmp_path)
+    done = dsec("down", home=tmp_path, seconds=PATIENCE_SECONDS)
+    assert done.returncode == 0, done.stderr
+    assert alive(everything) == []
 
 
 @pytest.mark.long
