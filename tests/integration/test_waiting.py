@@ -1,6 +1,7 @@
 """What a run that waits shows, and how it stops waiting."""
 
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,26 @@ def test_a_paused_queue_holds_its_runs_and_lets_them_go_when_resumed(site: Site)
     assert "paused" in site.wait_state(held, "AwaitingGPUs")[2]
     site.http.patch(queue, json={"is_paused": False}).raise_for_status()
     site.wait_state(held, "COMPLETED")
+
+
+def test_a_concurrency_limit_set_in_the_ui_is_obeyed_and_told(site: Site) -> None:
+    """Issue 14869: two pollers can overshoot a limit; here runs of one cycle."""
+    site.http.patch(f"work_pools/{site.pool}", json={"concurrency_limit": 1}).raise_for_status()
+    site.start_worker()
+    runs = [
+        site.submit("sleeper", parameters={"where": str(site.home / name), "seconds": 2}, devices_per_node=1)
+        for name in ("one", "two", "three")
+    ]
+    told, spans = [], []
+    for run in runs:
+        site.wait_state(run, "COMPLETED", seconds=60)
+        told += site.messages(run)
+        states = site.http.get("flow_run_states/", params={"flow_run_id": run}).raise_for_status().json()
+        at = {state["name"]: state["timestamp"] for state in states}
+        spans.append((at["Pending"], at["Completed"]))
+    assert any("the work pool is limited to 1 run at a time (in Prefect)" in text for text in told), told
+    spans.sort()
+    assert all(ended <= began for (_, ended), (began, _) in pairwise(spans)), spans
 
 
 def test_a_run_due_later_starts_when_it_is_due_and_not_before_16027(site: Site) -> None:

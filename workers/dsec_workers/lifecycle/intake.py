@@ -20,6 +20,7 @@ from dsec_blocks.model.reasons import Reason, ReasonCode
 from dsec_blocks.model.requests import MAX_DEVICES_PER_NODE, MAX_NODES, GangRequest, parse_request
 from dsec_blocks.model.teams import Team
 from dsec_workers.form import GangJobConfiguration, default_template
+from dsec_workers.lifecycle.run_limits import RunLimits
 from dsec_workers.lifecycle.term import Term
 from dsec_workers.prefect_api import ApiUnavailable, Deployment, Run
 from dsec_workers.prefect_api.gateway import PAGE
@@ -52,6 +53,7 @@ class Intake:
     pool_paused: bool = False
     template: Mapping[str, Any] = field(default_factory=dict)
     paused_queues: frozenset[str] = frozenset()
+    limits: RunLimits = field(default_factory=RunLimits)
     queues: tuple[str, ...] = ()
     deployments: dict[str, Deployment] = field(default_factory=dict)
     read_at: dict[str, float] = field(default_factory=dict)
@@ -274,6 +276,10 @@ class Intake:
             self.entered.clear()
         self.queues = tuple(queue.name for queue in queues)
         self.paused_queues = frozenset(queue.name for queue in queues if queue.paused)
+        self.limits = RunLimits(
+            pool=pool.get("concurrency_limit"),
+            queues={queue.name: queue.limit for queue in queues if queue.limit is not None},
+        )
         self.pool_read_at = term.clock.monotonic()
 
     async def _read_deployments(self, term: Term, runs: Iterable[Run], since: float) -> None:

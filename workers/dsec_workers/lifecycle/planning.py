@@ -1,9 +1,9 @@
 """The ledger's records made into a snapshot, and the plan carried out: admissions first, then reasons."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from dsec_blocks.ledger import ACTIVE, SHADOW, Inventory, PolicyRecord
 from dsec_blocks.model.devices import Node
@@ -16,13 +16,30 @@ from dsec_workers.lifecycle.intake import Intake
 from dsec_workers.lifecycle.orders import Orders
 from dsec_workers.lifecycle.records import queued, snapshot_of
 from dsec_workers.lifecycle.rules import policy_of
+from dsec_workers.lifecycle.run_limits import Room
 from dsec_workers.lifecycle.shadow_policy import ShadowPolicy
 from dsec_workers.lifecycle.term import Term, key_of
 from dsec_workers.scheduling.decisions import Admit, Hold, Move, Plan, Resize, Shadow, Victim
+from dsec_workers.scheduling.memory import Memory
 from dsec_workers.scheduling.policy import Policy
 from dsec_workers.scheduling.snapshot import QueuedGang, Snapshot
 
-Planner = Callable[[Snapshot, Sequence[QueuedGang], Policy, float], Plan]
+
+class Planner(Protocol):
+    """`plan()`, or what stands in for it."""
+
+    def __call__(
+        self,
+        snapshot: Snapshot,
+        queue: Sequence[QueuedGang],
+        policy: Policy,
+        now: float,
+        /,
+        *,
+        memory: Memory | None = None,
+    ) -> Plan:
+        """The decisions of one cycle."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +62,9 @@ class Planning:
     policy: Policy
     nodes: tuple[Node, ...] = ()
     conditional: dict[str, float] = field(default_factory=dict)
+    memory: Memory = field(default_factory=Memory)
+    """Of `plan`: what it knows of the records that come again."""
+    last: Snapshot | None = None
     given: Policy = field(init=False)
     """What this worker was started with: in force where nobody set a policy."""
     shadow: ShadowPolicy = field(default_factory=ShadowPolicy)
@@ -70,15 +90,19 @@ class Planning:
         preemptors = await term.read(term.ledger.preemptors, term.pool) if evicted_before else {}
         self.overrides = dict(orders.to_admit)
         await self._look_for_data(term, waiting, now)
-        queue, refused = self._queue(term, intake, waiting, preemptors)
+        room = intake.limits.room(gangs.values())
+        queue, refused = self._queue(term, intake, waiting, preemptors, room)
         snapshot = await self._snapshot(term, gangs, orders, now)
         planned = term.clock.monotonic()
-        plan = await term.read(self.plan, snapshot, queue, self.policy, now)
+        plan = await self._asked(term, snapshot, queue, now)
         spent = Spent(began=began, plan_seconds=term.clock.monotonic() - planned)
         await term.write(term.ledger.put_shadows, [_shadow_row(shadow) for shadow in plan.shadows])
         self.conditional = {r: t for r, t in {**self.conditional, **plan.conditional}.items() if r in gangs}
         for admit in plan.admits:
-            await self._admit(term, admit, plan, gangs, spent)
+            if room.take(gangs[admit.run_id].team):
+                await self._admit(term, admit, plan, gangs, spent)
+            else:
+                term.wake.ring()  # the next cycle tells it why
         await growing.begin(term, plan, gangs)
         await reasons.tell(term, [*refused, *plan.holds], gangs)
         if self.shadow.policy is not None:
@@ -86,8 +110,19 @@ class Planning:
             self.shadow.log(term, plan, shadow, gangs)
         return plan
 
+    async def _asked(self, term: Term, snapshot: Snapshot, queue: Sequence[QueuedGang], now: float) -> Plan:
+        memory, self.memory = self.memory, Memory()  # what a plan that fails leaves behind is not trusted
+        plan = await term.read(self.plan, snapshot, queue, self.policy, now, memory=memory)
+        self.memory = memory
+        return plan
+
     def _queue(
-        self, term: Term, intake: Intake, waiting: Sequence[Gang], preemptors: Mapping[str, tuple[str, ...]]
+        self,
+        term: Term,
+        intake: Intake,
+        waiting: Sequence[Gang],
+        preemptors: Mapping[str, tuple[str, ...]],
+        room: Room,
     ) -> tuple[list[QueuedGang], list[Hold]]:
         queue, refused = [], []
         for gang in waiting:
@@ -96,6 +131,8 @@ class Planning:
                 reason = Reason(code=ReasonCode.ADMISSION_FROZEN, text=f"work pool {term.pool} is paused")
             elif reason is None and gang.team in intake.paused_queues:
                 reason = Reason(code=ReasonCode.ADMISSION_FROZEN, text=f"work queue {gang.team} is paused")
+            elif reason is None:
+                reason = room.reason(gang.team)
             if reason is not None:
                 refused.append(Hold(run_id=gang.run_id, reason=reason))
             elif gang.run_id not in term.astray and not term.errands.running_for(gang.run_id, "cancel"):
@@ -119,7 +156,8 @@ class Planning:
             "model_weights": self.policy.model_weights,
         }
         evicted_lately, moved_at = await self._past_evictions(term, now)
-        return snapshot_of(
+        self.last = snapshot_of(
+            last=self.last,
             pool=term.pool,
             nodes=self.nodes,
             gangs=gangs.values(),
@@ -134,6 +172,7 @@ class Planning:
             moved_at=moved_at,
             arrivals=await term.read(term.ledger.arrivals, term.pool),
         )
+        return self.last
 
     async def _past_evictions(self, term: Term, now: float) -> tuple[dict[str, int], dict[str, float]]:
         """Evictions by team in the policy's window, and when each run last made way; where the policy asks for them.

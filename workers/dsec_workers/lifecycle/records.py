@@ -105,6 +105,10 @@ def _shape_of(kind: str) -> MemberShape:
     return member_shape(request_of(kind))
 
 
+def _in_order(nodes: Sequence[Node]) -> tuple[Node, ...]:
+    return tuple(sorted(nodes, key=lambda node: node.name))
+
+
 def snapshot_of(
     *,
     pool: str,
@@ -120,15 +124,22 @@ def snapshot_of(
     evicted_lately: Mapping[str, int] = MappingProxyType({}),
     moved_at: Mapping[str, float] = MappingProxyType({}),
     arrivals: Arrivals = NOBODY_ARRIVED,
+    last: Snapshot | None = None,
 ) -> Snapshot:
-    """What a plan sees of these records: of `gangs`, those that hold devices; of `evictions`, those in flight."""
+    """What a plan sees of these records: of `gangs`, those that hold devices; of `evictions`, those in flight.
+
+    `last` is an earlier snapshot: what was made of its nodes is used again if these are the same.
+    """
     for_run = {eviction.run_id: eviction.for_run for eviction in evictions if eviction.state == "open"}
+    held: dict[str, list[Holding]] = {}
+    for holding in holdings:
+        held.setdefault(holding.run_id, []).append(holding)
     return build_snapshot(
         nodes=nodes,
         running=[
             running_gang(
                 gang,
-                holdings,
+                held.get(gang.run_id, ()),
                 for_run=for_run,
                 conditional_until=conditional.get(gang.run_id),
                 moved_at=moved_at.get(gang.run_id),
@@ -145,4 +156,5 @@ def snapshot_of(
         evicted_lately=evicted_lately,
         seen=seen(arrivals),
         pool=pool,
+        fleet=last.fleet if last is not None and last.fleet.source == _in_order(nodes) else None,
     )

@@ -63,12 +63,14 @@ class PrefectApi:
             page = await self._read(
                 "POST", "/work_pools/{pool}/queues/filter", {"pool": pool}, {"limit": PAGE, "offset": len(found)}
             )
-            found += [Queue(name=q["name"], paused=bool(q.get("is_paused"))) for q in page]
+            found += [
+                Queue(name=q["name"], paused=bool(q.get("is_paused")), limit=q.get("concurrency_limit")) for q in page
+            ]
             if len(page) < PAGE:
                 return found
 
     async def pool(self, pool: str) -> Mapping[str, Any]:
-        """The work pool: `is_paused`, `base_job_template`."""
+        """The work pool: `is_paused`, `concurrency_limit`, `base_job_template`."""
         answer: Mapping[str, Any] = await self._read("GET", "/work_pools/{pool}", {"pool": pool})
         return answer
 

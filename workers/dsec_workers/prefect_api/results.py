@@ -130,6 +130,8 @@ class Queue:
 
     name: str
     paused: bool
+    limit: int | None = None
+    """Runs at a time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
