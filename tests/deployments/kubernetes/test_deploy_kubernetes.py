@@ -15,6 +15,8 @@ from dsec_deployments.control_plane.plane import ControlPlane
 from dsec_deployments.control_plane.simulated_nodes import manifest
 from dsec_deployments.kubernetes import applying
 from dsec_workers.clusters.kubernetes.api import Api
+from dsec_workers.clusters.kubernetes.credentials import ClusterAccess
+from dsec_workers.clusters.kubernetes.settings import KubernetesSettings
 from tests.deployments.kubernetes.conftest import EVERYTHING, rendered, token_of
 from tests.fixtures.ports import free_port
 
@@ -159,6 +161,15 @@ async def rules_of(
                     what = (group, f"{resource}/{name}" if name else resource)
                     found.setdefault(what, set()).update(rule["verbs"])
     return found
+
+
+def test_the_store_of_gangs_that_name_none_reaches_the_worker_that_tells_them() -> None:
+    for given, told in (("gangs.checkpoints=s3://bucket/c", "s3://bucket/c"), ("gangs.port=7077", "")):
+        (worker,) = [each for each in rendered("x", given) if each["kind"] == "Deployment"]
+        env = worker["spec"]["template"]["spec"]["containers"][0]["env"]
+        environment = {each["name"]: each["value"] for each in env if "value" in each}
+        settings = KubernetesSettings.from_environment("gpus", access=ClusterAccess(), environment=environment)
+        assert settings.store == told
 
 
 def test_pods_of_the_chart_are_not_root_and_their_root_file_systems_are_read_only() -> None:

@@ -1,6 +1,7 @@
 """A gang's Jobs: what is ours in them whatever the template says, and what of the template stays."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -107,6 +108,17 @@ def test_the_key_of_prefect_is_in_no_job_and_the_whole_placement_only_in_the_fir
     told = [order_from_json(json.loads(env_of(job)["DSEC_ORDER"].replace("$$", "$"))) for job in jobs]
     assert told[0].placement == order.placement and not told[1].placement.members
     assert told[0].env == {"PRICE": "$(HOME) costs $5"}
+
+
+def test_a_gang_that_names_no_checkpoint_store_gets_the_pools_and_the_users_own_wins() -> None:
+    settings = replace(SETTINGS, store="s3://bucket/checkpoints")
+    template = {"spec": {"template": {"spec": {"containers": [{"env": {"DSEC_STORE": "s3://mine/x"}}]}}}}
+    jobs = jobs_of(order_on(["a", "b"]), settings, namespace="team")
+    assert [env_of(job)["DSEC_STORE"] for job in jobs] == ["s3://bucket/checkpoints"] * 2
+    (job,) = jobs_of(order_on(["a"]), settings, namespace="team", template=template)
+    assert env_of(job)["DSEC_STORE"] == "s3://mine/x"
+    (job,) = jobs_of(order_on(["a"]), SETTINGS, namespace="team")
+    assert "DSEC_STORE" not in env_of(job)
 
 
 def test_names_fit_and_tell_attempts_and_members_apart() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from dsec_blocks.model.errors import ClusterError
 from dsec_blocks.model.gangs import MemberPlacement
-from dsec_blocks.model.names import ENV_ATTEMPT, ENV_MEMBER, ENV_RUN_ID
+from dsec_blocks.model.names import ENV_ATTEMPT, ENV_MEMBER, ENV_RUN_ID, ENV_STORE
 from dsec_workers.clusters.kubernetes.naming import (
     ANNOTATION_GRACE,
     ANNOTATION_NAME,
@@ -150,6 +150,8 @@ def _container(
     if container.get("imagePullPolicy") is None:
         container.pop("imagePullPolicy", None)
     container["env"] = _merged_env(container.get("env"), _env(order, settings, index=index))
+    if settings.store and not any(entry["name"] == ENV_STORE for entry in container["env"]):
+        container["env"].append({"name": ENV_STORE, "value": settings.store})
     container["resources"] = _resources(container.get("resources") or {}, order, member)
     mounts = [mount for mount in container.get("volumeMounts") or [] if mount["mountPath"] != SCRATCH]
     container["volumeMounts"] = [*mounts, {"name": "dsec-scratch", "mountPath": SCRATCH}]

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dsec_blocks.model.errors import InvalidRequest
+from dsec_blocks.model.names import ENV_STORE
 from dsec_workers.clusters.kubernetes.credentials import ClusterAccess
 from dsec_workers.clusters.kubernetes.node_model import TOPOLOGY_LABELS
 
@@ -31,6 +32,8 @@ class KubernetesSettings:
     service_account: str = ""
     secret: str = "dsec-prefect"
     """The namespace's Secret with the address and key of the Prefect API, and the key of the gang channels."""
+    store: str = ""
+    """The checkpoint store of gangs that name none; without one what they save is gone with their pods."""
     port: int = OUTPOST_PORT
     upload_seconds: int = 60
     """What a pod has after its gang's grace, for what is still in its spool."""
@@ -63,5 +66,6 @@ class KubernetesSettings:
             service_account=environment.get("DSEC_SERVICE_ACCOUNT") or "",
             secret=environment.get("DSEC_SECRET") or "dsec-prefect",
             node_selector=environment.get("DSEC_NODE_SELECTOR") or "",
+            store=environment.get(ENV_STORE) or "",
             port=int(port),
         )
