@@ -1,0 +1,174 @@
+"""Our Kubernetes adapter beside plain Jobs and Kueue, on this repository's real control plane with KWOK nodes.
+
+    python -m benchmarks.kube
+    python -m benchmarks.kube --only a,b --scale 0.1 --systems plain,kueue,ours
+
+For each scenario and each system a fresh control plane is started, filled with nodes and loaded; a process of its own
+watches the pods and takes the times. A run at another scale, or with parts left out, is written to `kube-part.json`.
+"""
+
+import argparse
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Any
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from benchmarks import kube_kueue, kube_peers
+from benchmarks.kube_children import Engine, Observer, engine, observer
+from benchmarks.kube_plane import Site, site
+from benchmarks.kube_shapes import KUEUE, OURS, PLAIN, Batch, Scenario, figures, letters, scenarios
+from benchmarks.report import publish
+from dsec_deployments.control_plane import binaries
+
+AIMS = {
+    "jobs4000_wall_vs_kueue": "≤ 0.5",
+    "jobs4000_wall_vs_plain": "≤ 1.0",
+    "gang512_wall_vs_kueue": "≤ 0.9",
+    "reclaim1_vs_kueue": "≤ 0.9",
+    "reclaim2000_vs_kueue": "≤ 0.5",
+}
+NOT_THERE = (
+    "baseline15000 (scenario d) is not written",
+    "runs through Prefect are not measured: the engine's Prefect is played (kube_prefect.py)",
+)
+REST_SECONDS = 5.0
+"""Between filling a cluster and what is measured, for every system: what follows a start is written down meanwhile."""
+Send = Callable[[Batch], Awaitable[None]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What the command line says, as far as a measurement needs it."""
+
+    patience_seconds: float
+    ledger: str
+
+
+async def opened(
+    system: str, here: Site, scenario: Scenario, options: Options, stack: AsyncExitStack
+) -> tuple[Send, Engine | None]:
+    """The system, started on the control plane: how to submit to it, and our engine if it is that."""
+    if system == OURS:
+        ours = await stack.enter_async_context(engine(here, ledger=options.ledger))
+        return ours.send, ours
+    if system == KUEUE:
+        await stack.enter_async_context(kube_kueue.manager(here, gpus=scenario.gpus))
+
+    async def send(batch: Batch) -> None:
+        await kube_peers.submit(here, batch, for_kueue=system == KUEUE)
+
+    return send, None
+
+
+async def measure(
+    scenario: Scenario, system: str, options: Options, told: Callable[[str, int, int], None]
+) -> dict[str, Any]:
+    """One row: how long the last batch took from its first create until its last pod was seen Running."""
+    row: dict[str, Any] = {"scenario": scenario.name, "system": system, "wall_s": None}
+    async with AsyncExitStack() as stack:
+        told("starting", 0, 1)
+        here = await stack.enter_async_context(site(scenario.nodes))
+        send, ours = await opened(system, here, scenario, options, stack)
+        watching: Observer = await stack.enter_async_context(observer(here))
+        for number, batch in enumerate(scenario.batches):
+            if number:
+                await asyncio.sleep(REST_SECONDS)
+            cpu, requests, began = here.cpu_seconds(), await here.requests(), time.time()
+            sending = asyncio.create_task(send(batch))
+            try:
+                first, at = await watching.until_running(
+                    batch, lambda n, b=batch: told(b.name, n, b.pods), seconds=options.patience_seconds
+                )
+            except TimeoutError as error:
+                row["note"] = str(error)
+                sending.cancel()
+                break
+            await sending
+            if number == len(scenario.batches) - 1:
+                row |= {"wall_s": round(at - began, 3), "first_pod_s": round(first - began, 3)}
+                row["admissions_per_s"] = round(batch.gangs / (at - began), 1)
+                row["requests_per_gang"] = round((await here.requests() - requests) / batch.gangs, 1)
+            else:
+                row[f"{batch.name}_s"] = round(at - began, 3)
+            spent = {name: round(after - cpu.get(name, 0.0), 1) for name, after in here.cpu_seconds().items()}
+        row["cpu_s"] = " ".join(f"{name.removeprefix('kube-')} {seconds:g}" for name, seconds in spent.items())
+        if ours is not None:
+            row["profile"] = await ours.finish()
+    return row
+
+
+async def everything(chosen: list[Scenario], systems: list[str], options: Options) -> list[dict[str, Any]]:
+    """All rows, in order."""
+    rows = []
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns) as progress:
+        for scenario in chosen:
+            for system in (each for each in scenario.systems if each in systems):
+                task = progress.add_task(f"{scenario.name} {system}", total=None)
+
+                def told(
+                    what: str, done: int, total: int, *, task: Any = task, name: str = f"{scenario.name} {system}"
+                ) -> None:
+                    progress.update(task, description=f"{name}: {what}", completed=done, total=total)
+
+                rows.append(await measure(scenario, system, options, told))
+    return rows
+
+
+def main() -> None:
+    """Parse, measure, publish."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.kube", description=__doc__.splitlines()[0])
+    parser.add_argument("--only", default=",".join(scenarios()), help="scenarios, for example a,b (default: all)")
+    parser.add_argument("--systems", default=f"{PLAIN},{KUEUE},{OURS}", help="of plain, kueue, ours (default: all)")
+    parser.add_argument("--scale", type=float, default=1.0, help="part of the full size (default: 1)")
+    parser.add_argument("--patience", type=float, default=900.0, help="seconds for one batch before it is given up")
+    parser.add_argument("--ledger", choices=("sqlite", "postgres"), default="sqlite", help="ours; both are durable")
+    given = parser.parse_args()
+    try:
+        names = letters(given.only)
+    except ValueError as error:
+        parser.error(str(error))
+    systems = [each.strip() for each in given.systems.split(",") if each.strip()]
+    if not systems or set(systems) - {PLAIN, KUEUE, OURS}:
+        parser.error(f"--systems {given.systems}: name some of {PLAIN}, {KUEUE}, {OURS}")
+    if not 0 < given.scale <= 1:
+        parser.error(f"--scale {given.scale:g}: write a number above 0, at most 1")
+    chosen = [scenarios(given.scale)[name] for name in names]
+    programs = (*binaries.CONTROL_PLANE, *(("kueue",) if KUEUE in systems else ()))
+    try:
+        binaries.provide(programs, progress=print)
+        options = Options(patience_seconds=given.patience, ledger=given.ledger)
+        rows = asyncio.run(everything(chosen, systems, options))
+    except binaries.MissingBinaries as error:
+        raise SystemExit(str(error)) from error
+    except KeyboardInterrupt:
+        raise SystemExit("interrupted; nothing was written, and nothing is left running") from None
+    walls = {(row["scenario"], row["system"]): row["wall_s"] for row in rows if row["wall_s"] is not None}
+    whole = given.scale == 1.0 and set(names) == set(scenarios()) and len(systems) == 3
+    profiles = {row["scenario"]: row.pop("profile") for row in rows if "profile" in row}
+    found = {**{f"{scenario}_{system}_s": wall for (scenario, system), wall in walls.items()}, **figures(walls)}
+    publish(
+        "kube" if whole else "kube-part",
+        found,
+        aims=AIMS if given.scale == 1.0 else {},
+        units={name: "s" if name.endswith("_s") else "ours ÷ theirs" for name in found},
+        context={
+            "scale": given.scale, "ledger": given.ledger, "kueue": kube_kueue.VERSION,
+            "kubernetes": binaries.KUBERNETES_VERSION, "not there": list(NOT_THERE), "profile": profiles,
+        },
+        rows=_even(rows),
+    )  # fmt: skip
+
+
+def _even(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows with the same columns, for the table."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    return [{name: "" if row.get(name) is None else row[name] for name in names} for row in rows]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,129 @@
+"""The benchmark's own processes: the observer that takes the times, and our engine."""
+
+import asyncio
+import json
+import os
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.kube_plane import Site, last_words
+from benchmarks.kube_shapes import Batch
+from benchmarks.servers import postgres
+
+START_SECONDS = 60.0
+FINISH_SECONDS = 30.0
+LINE_BYTES = 2**20
+
+
+@dataclass(kw_only=True)
+class Child:
+    """A process that says JSON lines. `log` has what it says beside them."""
+
+    process: asyncio.subprocess.Process
+    log: Path
+
+    async def said(self, *, seconds: float) -> dict[str, Any]:
+        """Its next line.
+
+        Raises `RuntimeError` when it has ended, `TimeoutError` when it is silent.
+        """
+        assert self.process.stdout is not None
+        line = await asyncio.wait_for(self.process.stdout.readline(), seconds)
+        if not line:
+            raise RuntimeError(f"{self.log.stem} ended: {last_words(self.log)}")
+        found: dict[str, Any] = json.loads(line)
+        return found
+
+
+@dataclass(kw_only=True)
+class Observer(Child):
+    """What was seen Running, by someone who has nothing to do with any of the systems."""
+
+    seen: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    async def until_running(self, batch: Batch, told: Callable[[int], None], *, seconds: float) -> tuple[float, float]:
+        """When the first and the last of the batch's pods were seen Running, in seconds since the epoch.
+
+        Raises `TimeoutError` that says how many were.
+        """
+        deadline = time.monotonic() + seconds
+        while True:
+            found = self.seen.get(batch.name, {"running": 0})
+            told(found["running"])
+            if found["running"] >= batch.pods:
+                return found["first"], found["at"]
+            left = deadline - time.monotonic()
+            try:
+                self.seen = await self.said(seconds=max(0.0, left))
+            except TimeoutError:
+                raise TimeoutError(
+                    f"{found['running']} of {batch.pods} pods of {batch.name} ran within {seconds:.0f} s"
+                ) from None
+
+
+@dataclass(kw_only=True)
+class Engine(Child):
+    """Our engine."""
+
+    async def send(self, batch: Batch) -> None:
+        """Give it a batch; comes back when all of it is in the ledger's queue."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(asdict(batch)).encode() + b"\n")
+        await self.process.stdin.drain()
+        await self.said(seconds=START_SECONDS)
+
+    async def finish(self) -> dict[str, Any]:
+        """Where its time went."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        return await self.said(seconds=FINISH_SECONDS)
+
+
+@asynccontextmanager
+async def observer(here: Site) -> AsyncIterator[Observer]:
+    """One that watches already."""
+    async with _process(here, "kube_observer", here.plane.kubeconfig) as (process, log):
+        watching = Observer(process=process, log=log)
+        await watching.said(seconds=START_SECONDS)
+        yield watching
+
+
+@asynccontextmanager
+async def engine(here: Site, *, ledger: str) -> AsyncIterator[Engine]:
+    """One that leads, on an empty ledger."""
+    with ExitStack() as stack:
+        if ledger == "postgres":
+            url = stack.enter_context(postgres(here.home / "postgres"))
+        else:
+            url = f"sqlite:///{here.home}/ledger.db"
+        async with _process(here, "kube_engine", here.plane.kubeconfig, url) as (process, log):
+            ours = Engine(process=process, log=log)
+            await ours.said(seconds=START_SECONDS)
+            here.pids["ours"] = process.pid
+            yield ours
+
+
+@asynccontextmanager
+async def _process(here: Site, name: str, *words: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, Path]]:
+    log = here.home / f"{name}.log"
+    with log.open("wb") as output:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", f"benchmarks.{name}", *words,
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=output, limit=LINE_BYTES,
+            start_new_session=True, env={**os.environ, "DO_NOT_TRACK": "1"},
+        )  # fmt: skip
+    try:
+        yield process, log
+    finally:
+        if process.returncode is None:
+            process.terminate()
+            try:
+                await asyncio.wait_for(process.wait(), FINISH_SECONDS)
+            except TimeoutError:
+                process.kill()
+                await process.wait()

@@ -1,0 +1,83 @@
+"""The one who takes the times: watches pods in a process of its own and says when each batch's pods were seen Running.
+
+    python -m benchmarks.kube_observer KUBECONFIG
+
+Prints a JSON line when it watches, then one for each batch that moved, at most ten a second, and whenever a batch has
+grown to a new size that somebody waits for: {"batch": {"running": N, "at": seconds since the epoch of the newest}}.
+It knows nothing of who created the pods; only the label `dsec-bench/batch` counts.
+"""
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from dsec_workers.clusters.kubernetes.api import Api
+from dsec_workers.clusters.kubernetes.credentials import ClusterAccess
+
+LABEL = "dsec-bench/batch"
+PAUSE_SECONDS = 0.1
+
+
+@dataclass
+class Tally:
+    """Pods that were ever seen Running, by batch, and when the newest of them was."""
+
+    seen: dict[str, set[str]] = field(default_factory=dict)
+    times: dict[str, list[float]] = field(default_factory=dict)
+
+    def note(self, pod: dict[str, Any], at: float) -> None:
+        """A pod as the API server shows it at that time."""
+        batch = (pod["metadata"].get("labels") or {}).get(LABEL)
+        if batch is None or (pod.get("status") or {}).get("phase") != "Running":
+            return
+        known = self.seen.setdefault(batch, set())
+        uid = pod["metadata"]["uid"]
+        if uid not in known:
+            known.add(uid)
+            self.times.setdefault(batch, []).append(at)
+
+    def told(self) -> dict[str, Any]:
+        """For whoever waits: per batch how many, and at which times."""
+        return {
+            batch: {"running": len(times), "first": times[0], "at": times[-1]} for batch, times in self.times.items()
+        }
+
+
+async def observe(kubeconfig: str, tally: Tally) -> None:
+    """Watch for ever."""
+    async with await Api.connect(ClusterAccess(kubeconfig=kubeconfig)) as api:
+        pods, since = await api.list("/api/v1/pods", labels=LABEL)
+        _note_all(tally, pods)
+        print(json.dumps({"watching": True}), flush=True)
+        telling = asyncio.create_task(_tell(tally))
+        try:
+            async for kind, pod in api.watch("/api/v1/pods", since=since, labels=LABEL):
+                if kind != "BOOKMARK":
+                    tally.note(pod, time.time())
+        finally:
+            telling.cancel()
+
+
+def _note_all(tally: Tally, pods: Iterable[dict[str, Any]]) -> None:
+    for pod in pods:
+        tally.note(pod, time.time())
+
+
+async def _tell(tally: Tally) -> None:
+    last: dict[str, Any] = {}
+    while True:
+        await asyncio.sleep(PAUSE_SECONDS)
+        now = tally.told()
+        if now != last:
+            last = now
+            print(json.dumps(now), flush=True)
+
+
+if __name__ == "__main__":
+    with suppress(KeyboardInterrupt, BrokenPipeError):
+        asyncio.run(observe(sys.argv[1], Tally()))
