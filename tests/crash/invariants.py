@@ -23,7 +23,6 @@ REPEATS = {
     "prefect.artifact.write": "the pool map is published once a term",
     "cluster.forkserver.spawn": "only the process: a fork-server may have died with the fault",
     "cluster.forkserver.kill": "only the process: a fork-server with other code is replaced",
-    "cluster.forkserver.forget": "as above",
     "forkserver.lock": "as above",
     "forkserver.record.write": "as above",
     "channel.socket.remove": "as above",

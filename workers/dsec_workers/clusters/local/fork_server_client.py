@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from dsec_blocks.gateways import files, processes
+from dsec_blocks.gateways import processes
 from dsec_blocks.gateways.processes import ProcessId
 from dsec_blocks.model.clock import Clock
 from dsec_blocks.model.errors import ClusterError
@@ -76,7 +76,7 @@ class ForkServer:
         while processes.is_alive(process):  # noqa: ASYNC110 - nothing tells but the process table
             await asyncio.sleep(0.01)
         _has_ended(process.pid)
-        files.remove(record_of(self._home), at="cluster.forkserver.forget")
+        # Its record stays until the next one's replaces it: a worker that sleeps here would remove the next one's.
 
     async def _sweep(self) -> None:
         """A fork-server that was just starting has no record yet, but its command line names the home."""
