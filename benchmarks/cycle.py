@@ -2,8 +2,9 @@
 
     python -m benchmarks.cycle [--quick]
 
-`cold_ms`: read the ledger, build the snapshot, plan. `steady_ms`: one gang ended and ten arrived, one of which may
-evict; enter that and what the last plan started, and plan again with a reason, place and rank for everybody.
+`cold_ms`: read the ledger of the pool at rest and of ten arrivals, build the snapshot, plan. `steady_ms`: one gang
+ended and ten arrived, one of which may evict; enter that and what the last plan started, and plan again with a reason,
+place and rank for everybody.
 `admissions_per_s`: 10,000 gangs of one GPU, in 64 shapes, into the empty cluster. `growth_exponent_nodes`: slope of
 log(steady) over log(nodes) with the line and the changes kept, over the last three sizes.
 Medians of wall time; all of it is one thread, so `steady_cpu_ms` (and the slope, made of it) tells what a busy machine
@@ -16,7 +17,7 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -99,10 +100,12 @@ def at_rest(world: World, policy: Policy, dice: random.Random) -> Pool:
     return pool
 
 
-def steady_ms(world: World, policy: Policy, *, cycles: int, seed: int = SEED) -> tuple[list[float], list[float], Pool]:
-    """Wall and processor milliseconds of every cycle, and the pool afterwards."""
+def steady_ms(
+    world: World, policy: Policy, *, cycles: int, pool: Pool | None = None, seed: int = SEED
+) -> tuple[list[float], list[float]]:
+    """Wall and processor milliseconds of every cycle of a pool at rest."""
     dice = random.Random(seed)
-    pool = at_rest(world, policy, dice)
+    pool = pool or at_rest(world, policy, dice)
     wall: list[float] = []
     cpu: list[float] = []
     for cycle in range(cycles):
@@ -115,14 +118,20 @@ def steady_ms(world: World, policy: Policy, *, cycles: int, seed: int = SEED) ->
         wall.append((time.perf_counter() - began) * 1000)
         cpu.append((time.thread_time() - used) * 1000)
         pool.carry_out(now)
-    return wall, cpu, pool
+    return wall, cpu
 
 
-def cold_ms(world: World, times: int) -> tuple[list[float], list[float]]:
-    """Milliseconds to read a ledger that holds the world and plan, and of that to plan, each time."""
+def cold_ms(pool: Pool, world: World, times: int) -> tuple[list[float], list[float]]:
+    """Milliseconds to read a ledger that holds the pool and plan, and of that to plan, each time.
+
+    It is what a new leader does first: the pool is at rest, but for ten arrivals of which one may evict.
+    """
+    dice = random.Random(SEED)
+    arrivals = [arrival(dice, f"cold-{i}", *dice.choice(world.kinds), 0.0) for i in range(9)]
+    arrivals.append(urgent(dice, "cold-9", world, NOW))
     whole, planned = [], []
     with TemporaryDirectory() as folder:
-        ledger = filled_ledger(world, Path(folder) / "ledger.db")
+        ledger = filled_ledger(pool, world, [*pool.queue, *arrivals], Path(folder) / "ledger.db")
         for _ in range(times):
             began = time.perf_counter()
             present = foresight.present(ledger, "gpus", now=NOW)
@@ -146,17 +155,19 @@ class Standing(Clock):
         return NOW
 
 
-def filled_ledger(world: World, path: Path) -> Ledger:
-    """A ledger with these gangs running and waiting."""
+def filled_ledger(pool: Pool, world: World, queue: Sequence[QueuedGang], path: Path) -> Ledger:
+    """A ledger in which the pool's gangs run, and these wait."""
     ledger = Ledger.open(f"sqlite:///{path}", clock=Standing())
     fence = ledger.take_lease("gpus", "benchmark", seen=None)
     assert fence is not None
     ledger.put_nodes(fence, world.nodes)
     for team in world.teams.values():
         ledger.put_team("gpus", team)
-    ledger.enqueue(fence, [_gang(gang, gang.submitted_at) for gang in world.running])
-    ledger.enqueue(fence, [_gang(gang, gang.eligible_at) for gang in world.queue])
-    for gang in world.running:
+    running = list(pool.snapshot.gangs())
+    ledger.enqueue(fence, [_gang(gang, gang.submitted_at) for gang in running])
+    ledger.enqueue(fence, [_gang(gang, gang.eligible_at) for gang in queue])
+    ledger.put_shadows(fence, [{**asdict(shadow), "devices": list(shadow.devices)} for shadow in pool.plan.shadows])
+    for gang in running:
         attempt = ledger.admit(fence, gang.run_id, gang.placement, expires_at=NOW + 60).attempt
         ledger.claimed(fence, gang.run_id, attempt, user_retries=None)
         ledger.started(fence, gang.run_id, attempt, gang.started_at)
@@ -200,9 +211,10 @@ def main() -> None:
         task = progress.add_task("cycle", total=8)
         world = build_world(nodes=nodes, waiting=waiting)
         progress.advance(task)
-        cold, cold_plan = cold_ms(world, 5)
+        pool = at_rest(world, policy, random.Random(SEED))
+        cold, cold_plan = cold_ms(pool, world, 5)
         progress.advance(task)
-        steady, steady_cpu, pool = steady_ms(world, policy, cycles=30)
+        steady, steady_cpu = steady_ms(world, policy, cycles=30, pool=pool)
         progress.advance(task)
         rates = [admissions_per_s(nodes=nodes, gangs=nodes * 8, policy=policy) for _ in range(3)]
         progress.advance(task)

@@ -130,7 +130,7 @@ def _cluster(nodes: int) -> tuple[Node, ...]:
 
 def _kinds(dice: random.Random, teams: dict[str, Team]) -> tuple[tuple[str, GangRequest], ...]:
     """50 for each team."""
-    found = []
+    found: list[tuple[str, GangRequest]] = []
     for name in teams:
         shapes = SMALL if division_of(name, teams) == "team-00" else LARGE
         kinds: list[GangRequest] = []

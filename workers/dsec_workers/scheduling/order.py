@@ -136,6 +136,9 @@ class Order:
         bounds = np.cumsum(np.bincount(team_of, minlength=len(quota.teams)))[:-1] if count else [0] * len(quota.teams)
         self._by_team: list[list[int]] = [part.tolist() for part in np.split(by_submit, bounds)][: len(quota.teams)]
         self._oldest = [0] * len(quota.teams)
+        self._moved = set(range(len(quota.teams)))
+        """Teams whose oldest undecided gang may be another one now."""
+        self._ahead: dict[int, int] = {}
         self._front: list[int] | None = None
         self._free_by_pool: Sequence[int] = [0] * len(self.pools)
         self._ranks: Floats | None = None
@@ -160,15 +163,16 @@ class Order:
 
     def front(self) -> list[int]:
         """Each team's oldest undecided gang, where it has waited for max_age: by first submit time."""
-        found = []
-        for team, numbers in enumerate(self._by_team):
-            index = self._oldest[team]
+        for team in self._moved:
+            numbers, index = self._by_team[team], self._oldest[team]
             while index < len(numbers) and not self.undecided[numbers[index]]:
                 index += 1
             self._oldest[team] = index
+            self._ahead.pop(team, None)
             if index < len(numbers) and self.age[numbers[index]] >= 1.0:
-                found.append(numbers[index])
-        return sorted(found, key=lambda i: int(self.seniority[i]))
+                self._ahead[team] = numbers[index]
+        self._moved.clear()
+        return sorted(self._ahead.values(), key=lambda i: int(self.seniority[i]))
 
     def next(self) -> int | None:
         """The gang to try now: of the front first, else the head of the best open class; None when all are closed."""
@@ -216,6 +220,7 @@ class Order:
         kind_number = int(self.class_of[number])
         kind = self.classes[kind_number]
         self.waiting[kind.team] -= 1
+        self._moved.add(kind.team)
         while kind.next < len(kind.gangs) and not self.undecided[kind.gangs[kind.next]]:
             kind.next += 1
         if kind.next == len(kind.gangs):

@@ -193,4 +193,4 @@ class Quota:
         for nodes in self.tree.levels[1:]:
             node = nodes[teams]
             worst = np.maximum(worst, (mixed[node] + more) / fair[node])
-        return np.clip(worst, 0.0, 1.0)
+        return np.minimum(np.maximum(worst, 0.0), 1.0)
