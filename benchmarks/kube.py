@@ -9,6 +9,7 @@ watches the pods and takes the times. A run at another scale, or with parts left
 
 import argparse
 import asyncio
+import signal
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
@@ -102,8 +103,11 @@ async def measure(
 
 
 async def everything(chosen: list[Scenario], systems: list[str], options: Options) -> list[dict[str, Any]]:
-    """All rows, in order."""
+    """All rows, in order; each is said when it is known. SIGTERM ends it as Ctrl-C does, with nothing left behind."""
     rows = []
+    measuring = asyncio.current_task()
+    assert measuring is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, measuring.cancel)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns) as progress:
         for scenario in chosen:
@@ -115,7 +119,9 @@ async def everything(chosen: list[Scenario], systems: list[str], options: Option
                 ) -> None:
                     progress.update(task, description=f"{name}: {what}", completed=done, total=total)
 
-                rows.append(await measure(scenario, system, options, told))
+                row = await measure(scenario, system, options, told)
+                rows.append(row)
+                progress.console.print(row)
     return rows
 
 
@@ -145,7 +151,7 @@ def main() -> None:
         rows = asyncio.run(everything(chosen, systems, options))
     except binaries.MissingBinaries as error:
         raise SystemExit(str(error)) from error
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, asyncio.CancelledError):
         raise SystemExit("interrupted; nothing was written, and nothing is left running") from None
     walls = {(row["scenario"], row["system"]): row["wall_s"] for row in rows if row["wall_s"] is not None}
     whole = given.scale == 1.0 and set(names) == set(scenarios()) and len(systems) == 3
