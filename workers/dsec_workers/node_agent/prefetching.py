@@ -105,22 +105,21 @@ class Prefetches:
         """Go on with what was asked for before, and begin to fetch; `ended` hears of each that ends."""
         self._ended = ended
         files.make_directory(self._directory)
-        self._sweep()
+        for path in self._directory.glob(".*"):
+            self._discard(path)  # an agent that was killed had only begun to write it
         for name in names(self._directory):
             try:
                 told = json.loads((self._directory / name).read_bytes())
                 address = BundleAddress.of(told["uri"], include=told["include"], exclude=told["exclude"])
             except (OSError, ValueError, KeyError, TypeError, DsecError):
-                files.remove(self._directory / name, at="agent.prefetch.discard")
+                self._discard(self._directory / name)
                 continue
             self._add(address, by=BY_HAND, id=name.removesuffix(".json"))
         for thread in self._threads:
             thread.start()
 
-    def _sweep(self) -> None:
-        """Remove what an agent that was killed had only begun to write."""
-        for path in self._directory.glob(".*"):
-            files.remove(path, at="agent.prefetch.discard")
+    def _discard(self, path: Path) -> None:
+        files.remove(path, at="agent.prefetch.discard")
 
     def ask(self, address: BundleAddress) -> Prefetching:
         """Fetch for somebody who asked by hand; the same address that is on its way already is one fetch."""
