@@ -6,11 +6,12 @@ import prefect
 import prefect.context as prefect_context
 import prefect.engine as prefect_engine
 import pytest
-from prefect import flow_engine
+from prefect import flow_engine, results
 from prefect._internal import control_listener
 from prefect.cli.flow_run import execute
 from prefect.client.orchestration import PrefectClient, SyncPrefectClient
 from prefect.client.schemas.objects import FlowRunPolicy
+from prefect.deployments.steps import core as steps
 from prefect.events.clients import get_events_subscriber
 
 import prefect.server.models  # isort: skip
@@ -96,6 +97,9 @@ def test_relinquish_is_an_intent_that_only_the_execute_command_reads_from_the_en
 
 def test_the_flow_process_runs_a_flow_through_these() -> None:
     assert _parameters(flow_engine._send_heartbeats) == ["engine", "join_on_exit"]
+    assert "observe_flow_run_suspension(" in inspect.getsource(flow_engine.BaseFlowRunEngine)
+    assert _parameters(results._read_server_default_result_storage_block_id) == []
+    assert "get_events_client(checkpoint_every=1)" in inspect.getsource(steps)
     assert _parameters(prefect_engine._drive_run_flow_result) == ["flow", "run_result"]
     assert callable(control_listener.clear_intent)
     assert callable(prefect_context.refresh_global_settings_context)

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 from prefect.client.orchestration import get_client
-from prefect.states import Pending
+from prefect.states import Pending, Suspended
 
 from dsec_blocks.model.notices import NoticeKind
 from dsec_workers.clusters.protocol import GangKey, LaunchOrder, Started
@@ -44,6 +44,15 @@ def failing():
 def sleeping():
     print("sleeping", flush=True)
     time.sleep(60)
+
+@flow
+def stepping():
+    @task
+    def step():
+        time.sleep(0.2)
+    print("stepping", flush=True)
+    for _ in range(300):
+        step()
 
 @flow
 def evicted():
@@ -127,6 +136,34 @@ async def test_async_flows_run_too(desk: Desk, prefect_server: PrefectServer) ->
     assert (await desk.run(order)).flow_exit == 0
     assert "ahello there" in desk.log(order.key)
     assert await state_of(order) == ("COMPLETED", "Completed")
+
+
+async def test_a_run_that_is_suspended_from_outside_in_its_first_second_stops_at_a_task(
+    desk: Desk, prefect_server: PrefectServer
+) -> None:
+    order = await deployed_order(desk, prefect_server, "stepping")
+    await desk.cluster.launch(order)
+    await desk.said(order.key, "stepping")
+    async with get_client() as client:
+        await client.set_flow_run_state(UUID(order.key.run_id), Suspended(timeout_seconds=600))
+    await desk.gone(order.key)
+    assert await state_of(order) == ("PAUSED", "Suspended")
+
+
+async def test_a_pull_step_is_announced_as_prefect_announces_it(desk: Desk, prefect_server: PrefectServer) -> None:
+    order = await deployed_order(desk, prefect_server, "hello")
+    await desk.run(order)
+    wanted = {
+        "event": {"name": ["prefect.flow-run.pull-step.executed"]},
+        "resource": {"id": [f"prefect.flow-run.{order.key.run_id}"]},
+    }
+    give_up = time.monotonic() + 60
+    async with get_client() as client:
+        while not (found := (await client._client.post("/events/filter", json={"filter": wanted})).json()["events"]):
+            assert time.monotonic() < give_up
+            await asyncio.sleep(0.2)
+    steps = [event["payload"]["qualified_name"] for event in found]
+    assert steps == ["prefect.deployments.steps.set_working_directory"]
 
 
 async def test_settings_and_directory_are_the_orders(desk: Desk, prefect_server: PrefectServer) -> None:

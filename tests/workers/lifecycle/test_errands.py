@@ -131,3 +131,19 @@ async def test_a_claim_that_failed_is_looked_at_though_others_go_on() -> None:
         assert burst.told == 1
         for name in ("a", "b", "c"):
             await burst.end(name)
+
+
+async def test_work_is_said_to_be_recent_while_it_runs_and_for_as_long_afterwards_as_is_asked() -> None:
+    clock, go = ManualClock(), anyio.Event()
+    async with anyio.create_task_group() as group:
+        errands = _errands(group, clock)
+        assert not errands.lately("claim", 1.0)
+        errands.start("run", "claim", go.wait)
+        clock.advance(5.0)
+        assert errands.lately("claim", 1.0)
+        go.set()
+        await errands.settle()
+    clock.advance(0.9)
+    assert errands.lately("claim", 1.0) and not errands.lately("ending", 1.0)
+    clock.advance(0.2)
+    assert not errands.lately("claim", 1.0)

@@ -43,6 +43,7 @@ class Errands:
         self._limiter = anyio.CapacityLimiter(limit)
         self._running: dict[str, str] = {}
         self._turned_away: set[str] = set()
+        self._ended: dict[str, float] = {}
         self._paused_until: dict[str, tuple[float, float]] = {}
 
     def busy(self, key: str) -> bool:
@@ -55,6 +56,11 @@ class Errands:
     def running(self, prefix: str) -> int:
         """How many pieces whose name begins with `prefix` are running."""
         return sum(1 for name in self._running.values() if name.startswith(prefix))
+
+    def lately(self, name: str, seconds: float) -> bool:
+        """Whether a piece of work called `name` is running, or ended within the last `seconds`."""
+        ended = self._ended.get(name, float("-inf"))
+        return self.running(name) > 0 or self._clock.monotonic() - ended < seconds
 
     def running_for(self, key: str, name: str) -> bool:
         """Whether the piece of work called `name` is running for `key`."""
@@ -95,6 +101,7 @@ class Errands:
             self._paused_until.pop(key, None)
         finally:
             self._running.pop(key, None)
+            self._ended[name] = self._clock.monotonic()
             if key in self._turned_away or not (went_well and name == QUIET and self.running(QUIET)):
                 self._turned_away.discard(key)
                 self._done()

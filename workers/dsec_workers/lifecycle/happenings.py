@@ -32,6 +32,7 @@ async def apply(term: Term, event: ClusterEvent) -> None:
                 term.decide("start", "started", run_id=key.run_id, detail={"attempt": key.attempt})
                 if key in term.admitted_at:
                     term.metrics.started("launch", event.at - term.admitted_at[key])
+            return
         case Progressed():
             await term.write(
                 ledger.progressed, *key, step=event.step, metrics=event.metrics, has_on_evict=event.has_on_evict

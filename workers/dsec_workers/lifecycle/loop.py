@@ -17,6 +17,7 @@ from dsec_workers.lifecycle import cancellations, claims, endings, evictions, re
 from dsec_workers.lifecycle.health import Turns
 from dsec_workers.lifecycle.intake import Intake
 from dsec_workers.lifecycle.planning import Planning
+from dsec_workers.lifecycle.reasons import LONGEST_YIELD_SECONDS, QUIET_SECONDS
 from dsec_workers.lifecycle.term import Term, key_of
 from dsec_workers.prefect_api import ApiRefused, ApiUnavailable
 
@@ -151,7 +152,8 @@ class Loop:
             return
         await self.planning.cycle(term, self.intake, gangs, orders)
         await term.log_decisions()
-        if term.ended and not term.errands.running("claim"):
+        calm = not term.errands.lately("claim", QUIET_SECONDS)
+        if term.ended and (calm or self._due("reports", LONGEST_YIELD_SECONDS)):
             term.errands.start("run reports", "report", reports.publish_run_reports, term)
         if self._due("map", term.settings.report_seconds):
             term.errands.start("pool map", "report", reports.publish_pool_map, term, self.planning.nodes, gangs)

@@ -63,7 +63,7 @@ async def tell(term: Term, holds: Sequence[Hold], gangs: Mapping[str, Gang]) -> 
 
 def _yields(term: Term, monotonic: float) -> bool:
     """Whether the server's time belongs to arrivals and claims now."""
-    busy = term.errands.running("claim") > 0 or monotonic - term.arrived_at() < QUIET_SECONDS
+    busy = term.errands.lately("claim", QUIET_SECONDS) or monotonic - term.arrived_at() < QUIET_SECONDS
     if not busy:
         term.yielding_since = None
         return False

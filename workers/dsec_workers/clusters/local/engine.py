@@ -6,8 +6,6 @@ gang's start barrier opens. And SIGTERM carries the supervisor's intent: an evic
 alone (the worker writes it once the gang is gone), which in Prefect only `flow-run execute` can ask for.
 """
 
-import contextlib
-import contextvars
 import functools
 import inspect
 import json
@@ -16,7 +14,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -26,13 +24,12 @@ from dsec_blocks.gateways import processes
 from dsec_blocks.gateways.clock import SystemClock
 from dsec_blocks.model.errors import Evicted, GangMismatch
 from dsec_blocks.model.names import ENV_INFRASTRUCTURE, ENV_NEVER_STARTED
-from dsec_workers.clusters.local import warmth
+from dsec_workers.clusters.local import lean_engine, warmth
 from dsec_workers.clusters.protocol import EXIT_OVERTAKEN, LaunchOrder
 
 EXIT_NOT_LET_IN = 74
 """The start barrier never opened: no user code has run."""
 _ORPHAN_GRACE_SECONDS = 5.0
-FIRST_HEARTBEAT_SECONDS = 5.0
 LONG_WAIT_SECONDS = 1.0
 """What a run was before a longer wait at the start barrier is asked again: its user may have ended it meanwhile."""
 
@@ -99,8 +96,7 @@ def run_engine(order: LaunchOrder, control: Control) -> int:
 
     sys.argv = ["dsec-flow", order.key.run_id]
     run_id = UUID(order.key.run_id)
-    _let_heartbeats_begin_late()
-    _name_the_infrastructure(run_id, os.environ.get(ENV_INFRASTRUCTURE))
+    lean_engine.make_lean(run_id, os.environ.get(ENV_INFRASTRUCTURE))
     configure_from_env()
     # One client for loading and running: each client of its own costs a TLS context and a connection.
     with handle_engine_signals(run_id), SyncClientContext.get_or_create():
@@ -213,52 +209,3 @@ def _set_intent(intent: str | None) -> None:
         control_listener.clear_intent()
     else:
         control_listener._set_intent(intent)  # type: ignore[arg-type]
-
-
-@contextlib.contextmanager
-def _late_heartbeats(
-    send: Callable[..., contextlib.AbstractContextManager[None]], engine: Any, join_on_exit: bool = True
-) -> Iterator[None]:
-    """Prefect's heartbeats, from `FIRST_HEARTBEAT_SECONDS` on; a flow's end never waits for their thread.
-
-    The first one costs a WebSocket and half a dozen requests for what the run is related to, more than all else that
-    a short run asks of the server. Whether the process lives is known from the supervisor anyway. The thread is a
-    daemon that sleeps in steps of a second; async flows do not wait for it in Prefect either.
-    """
-    over = threading.Event()
-
-    def beat() -> None:
-        if not over.wait(FIRST_HEARTBEAT_SECONDS):
-            with send(engine, join_on_exit=False):
-                over.wait()
-
-    context = contextvars.copy_context()
-    threading.Thread(target=context.run, args=(beat,), name="dsec-heartbeats", daemon=True).start()
-    try:
-        yield
-    finally:
-        over.set()
-
-
-def _let_heartbeats_begin_late() -> None:
-    from prefect import flow_engine
-
-    flow_engine._send_heartbeats = functools.partial(_late_heartbeats, flow_engine._send_heartbeats)
-
-
-def _name_the_infrastructure(run_id: UUID, pid: str | None) -> None:
-    """Have the request with which the engine updates its run say where it runs, so that the claim need not."""
-    from prefect.client.orchestration import PrefectClient, SyncPrefectClient
-
-    if pid is None:
-        return
-    for client in (PrefectClient, SyncPrefectClient):
-        send: Callable[..., Any] = client.update_flow_run
-
-        @functools.wraps(send)
-        def update(self: Any, flow_run_id: UUID, *args: Any, send: Callable[..., Any] = send, **fields: Any) -> Any:
-            if flow_run_id == run_id and not args:
-                fields.setdefault("infrastructure_pid", pid)
-            return send(self, flow_run_id, *args, **fields)
-
-        client.update_flow_run = update  # type: ignore[method-assign]
