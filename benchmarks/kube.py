@@ -157,6 +157,9 @@ def main() -> None:
     whole = given.scale == 1.0 and set(names) == set(scenarios()) and len(systems) == 3
     profiles = {row["scenario"]: row.pop("profile") for row in rows if "profile" in row}
     found = {**{f"{scenario}_{system}_s": wall for (scenario, system), wall in walls.items()}, **figures(walls)}
+    if not whole:
+        print(f"a part, at scale {given.scale:g}: the names of figures are those of the full size, their loads are not")
+    print("not there: " + "; ".join(NOT_THERE))
     publish(
         "kube" if whole else "kube-part",
         found,
