@@ -21,7 +21,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from benchmarks import kube_kueue, kube_peers
 from benchmarks.kube_children import Engine, Observer, engine, observer
 from benchmarks.kube_plane import Site, site
-from benchmarks.kube_shapes import KUEUE, OURS, PLAIN, Batch, Scenario, figures, letters, scenarios
+from benchmarks.kube_shapes import KUEUE, OURS, PLAIN, Batch, Scenario, figures, letters, overcommitted, scenarios
 from benchmarks.report import publish
 from dsec_deployments.control_plane import binaries
 
@@ -70,6 +70,7 @@ async def measure(
 ) -> dict[str, Any]:
     """One row: how long the last batch took from its first create until its last pod was seen Running."""
     row: dict[str, Any] = {"scenario": scenario.name, "system": system, "wall_s": None}
+    spent: dict[str, float] = {}
     async with AsyncExitStack() as stack:
         told("starting", 0, 1)
         here = await stack.enter_async_context(site(scenario.nodes))
@@ -93,6 +94,7 @@ async def measure(
                 row |= {"wall_s": round(at - began, 3), "first_pod_s": round(first - began, 3)}
                 row["admissions_per_s"] = round(batch.gangs / (at - began), 1)
                 row["requests_per_gang"] = round((await here.requests() - requests) / batch.gangs, 1)
+                row["overcommitted_nodes"] = len(overcommitted((await here.api.list("/api/v1/pods"))[0]))
             else:
                 row[f"{batch.name}_s"] = round(at - began, 3)
             spent = {name: round(after - cpu.get(name, 0.0), 1) for name, after in here.cpu_seconds().items()}

@@ -1,7 +1,9 @@
 """What the Kubernetes benchmark loads a cluster with, and how its figures follow from the times. Pure."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 GPUS_PER_NODE = 8
 PLAIN, KUEUE, OURS = "plain", "kueue", "ours"
@@ -104,6 +106,18 @@ def figures(walls: Mapping[tuple[str, str], float]) -> dict[str, float]:
             found[f"{scenario}_s"] = walls[scenario, OURS]
         ratio(f"{scenario}_vs_kueue", scenario, KUEUE)
     return found
+
+
+def overcommitted(pods: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """Nodes whose pods that have not ended hold more GPUs than there are, and how many: KWOK refuses no pod itself."""
+    held: Counter[str] = Counter()
+    for pod in pods:
+        if (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed") or not pod["spec"].get("nodeName"):
+            continue
+        for container in pod["spec"]["containers"]:
+            limits = (container.get("resources") or {}).get("limits") or {}
+            held[pod["spec"]["nodeName"]] += int(limits.get("nvidia.com/gpu", 0))
+    return {node: count for node, count in held.items() if count > GPUS_PER_NODE}
 
 
 def letters(text: str) -> list[str]:

@@ -4,7 +4,7 @@ import pytest
 
 from benchmarks.kube_observer import LABEL, Tally
 from benchmarks.kube_peers import job
-from benchmarks.kube_shapes import KUEUE, OURS, PLAIN, Batch, figures, letters, scenarios
+from benchmarks.kube_shapes import KUEUE, OURS, PLAIN, Batch, figures, letters, overcommitted, scenarios
 
 
 def test_the_loads_are_those_that_were_promised() -> None:
@@ -64,3 +64,12 @@ def test_a_pod_counts_once_and_only_when_it_runs() -> None:
                                pod("2", "Failed"), pod("3", "Running", None)]):  # fmt: skip
         tally.note(seen, float(at))
     assert tally.told() == {"jobs": {"running": 2, "first": 1.0, "at": 3.0}}
+
+
+def test_a_node_with_more_pods_than_cards_is_found_and_what_has_ended_does_not_count() -> None:
+    def pod(node: str, gpus: int, phase: str = "Running") -> dict[str, object]:
+        container = {"resources": {"limits": {"nvidia.com/gpu": str(gpus)}}}
+        return {"spec": {"nodeName": node, "containers": [container]}, "status": {"phase": phase}}
+
+    pods = [pod("full", 8), pod("full", 8, "Failed"), pod("twice", 8), pod("twice", 1, "Pending"), pod("", 8)]
+    assert overcommitted(pods) == {"twice": 9}
