@@ -31,7 +31,7 @@ REPLACES_THE_PROCESS = frozenset({"flow.exec", "rank.exec"})
 """Nothing comes after an exec that succeeds, so `kill_after` and `lost` cannot be."""
 IN_USER_CODE = ("gang.", "rank.", "flow.exec", "checkpoint.spool.", "checkpoint.head.", "checkpoint.retention.")
 """Points in the processes that run a user's code: what fails there may fail the run, as any I/O error of theirs."""
-ONLY = {"checkpoint.head.prune": "takeover"}
+ONLY = {"checkpoint.head.prune": "takeover", "prefect.reason.write": "cancellation"}
 """Points that other stories reach as well, but not for certain."""
 FAVOURITES = ("eviction", "cancellation", "restart", "takeover")
 """Stories to be preferred where several reach a point: those with the most to lose."""
