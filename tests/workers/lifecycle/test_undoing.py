@@ -14,6 +14,7 @@ from dsec_blocks.model.gangs import Gang, GangState
 from dsec_workers.lifecycle import cancellations, claims
 from dsec_workers.lifecycle.errands import Errands
 from dsec_workers.lifecycle.planning import Planning
+from dsec_workers.lifecycle.run_limits import RunLimits
 from dsec_workers.prefect_api import ApiUnavailable, Run
 from dsec_workers.scheduling.policy import Policy
 from tests.blocks.ledger.gangs import LATER, POOL, on, waiting
@@ -65,7 +66,7 @@ class Takeover:
         waits = [gang for gang in [self.gang()] if gang.state is GangState.WAITING]
         intake: Any = SimpleNamespace(pool_paused=False, paused_queues=frozenset())
         plan: Any = None
-        queue, _ = Planning(plan=plan, policy=Policy())._queue(self.term, intake, waits, {})
+        queue, _ = Planning(plan=plan, policy=Policy())._queue(self.term, intake, waits, {}, RunLimits().room(()))
         return bool(queue)
 
 
