@@ -18,6 +18,7 @@ from typing import Any
 
 from dsec_workers.clusters.kubernetes.api import Api
 from dsec_workers.clusters.kubernetes.credentials import ClusterAccess
+from dsec_workers.clusters.kubernetes.errors import Expired, Unreachable
 
 LABEL = "dsec-bench/batch"
 PAUSE_SECONDS = 0.1
@@ -49,18 +50,23 @@ class Tally:
 
 
 async def observe(kubeconfig: str, tally: Tally) -> None:
-    """Watch for ever."""
+    """Watch for ever; a watch that the API server ends is taken up again from a new list."""
     async with await Api.connect(ClusterAccess(kubeconfig=kubeconfig)) as api:
-        pods, since = await api.list("/api/v1/pods", labels=LABEL)
-        _note_all(tally, pods)
-        print(json.dumps({"watching": True}), flush=True)
-        telling = asyncio.create_task(_tell(tally))
+        telling: asyncio.Task[None] | None = None
         try:
-            async for kind, pod in api.watch("/api/v1/pods", since=since, labels=LABEL):
-                if kind != "BOOKMARK":
-                    tally.note(pod, time.time())
+            while True:
+                pods, since = await api.list("/api/v1/pods", labels=LABEL)
+                _note_all(tally, pods)
+                if telling is None:
+                    print(json.dumps({"watching": True}), flush=True)
+                    telling = asyncio.create_task(_tell(tally))
+                with suppress(Expired, Unreachable):
+                    async for kind, pod in api.watch("/api/v1/pods", since=since, labels=LABEL):
+                        if kind != "BOOKMARK":
+                            tally.note(pod, time.time())
         finally:
-            telling.cancel()
+            if telling is not None:
+                telling.cancel()
 
 
 def _note_all(tally: Tally, pods: Iterable[dict[str, Any]]) -> None:
