@@ -107,7 +107,9 @@ def test_with_enforced_limits_the_head_of_line_never_starts_after_its_first_esti
 
 
 def next_moments(pool: Pool, start: float) -> list[float]:
-    """Seconds until a gang ends, a passer has to be told, or the head is to start."""
+    """Seconds until victims are gone, a gang ends, a passer has to be told, or the head is to start."""
+    if any(gang.evicting for gang in pool.running.values()):
+        return [1.0]
     due = [
         gang.conditional_until - 10.0 - gang.request.grace_seconds - pool.now
         for gang in pool.running.values()
