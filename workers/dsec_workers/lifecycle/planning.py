@@ -265,7 +265,8 @@ class Planning:
                     why = f"Preempted by {gang.name} (team {gang.team}, priority {gang.request.priority})"
                     term.errands.start(f"notice:{run_id}", "notice", evictions.notify, term, victim, why)
         else:
-            holdings = await term.read(term.ledger.holders, term.pool)
+            # Who waits for nobody took free devices; asking for all holdings once a gang is quadratic.
+            holdings = await term.read(term.ledger.holders, term.pool) if admit.waits_for else []
             if not evictions.blockers_of(admit.run_id, holdings):
                 term.errands.start(admit.run_id, "claim", claims.claim, term, admit.run_id, False)
 
