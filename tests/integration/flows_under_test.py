@@ -24,8 +24,11 @@ def hello(where: str = "") -> str:
 
 
 @flow
-def sleeper(where: str = "", seconds: float = 60.0) -> None:
+def sleeper(where: str = "", seconds: float = 60.0, at_first: float | None = None) -> None:
+    """Sleeps; `at_first`, if given, are the seconds of the first attempt, which is to be interrupted."""
     note(where, f"begin {os.environ.get('DSEC_ATTEMPT')} {os.getpid()}")
+    if at_first is not None and os.environ.get("DSEC_ATTEMPT") == "1":
+        seconds = at_first
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         time.sleep(0.05)

@@ -54,7 +54,8 @@ def test_a_worker_tells_what_became_of_a_run_that_waited_gave_way_and_ended(site
     assert (health["ok"], health["role"], health["pool"]) == (True, "leader", site.pool)
     assert {"election", "plan", "carry"} <= health["seconds_since"].keys()
     notes = site.home / "notes"
-    gives_way = site.submit("sleeper", parameters={"where": str(notes), "seconds": 4}, devices_per_node=2, grace=1)
+    sleeps = {"where": str(notes), "seconds": 1, "at_first": 90}
+    gives_way = site.submit("sleeper", parameters=sleeps, devices_per_node=2, grace=1)
     site.wait_gang(gives_way, GangState.RUNNING)
     site.wait("its user code", notes.exists)
     site.commit(gives_way)
