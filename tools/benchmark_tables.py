@@ -4,7 +4,7 @@
     python tools/benchmark_tables.py --check    # exit code 1 if the page would change
 
 The results themselves are not in the repository; the page keeps the last ones measured, with their date and machine.
-A section whose benchmark has no result here is left as it is.
+A section whose benchmark has no result here, or only a part of one (`NAME-part.json`), is left as it is.
 """
 
 import json
@@ -22,7 +22,8 @@ BLOCK = re.compile(r"(<!-- figures: (?P<name>[\w-]+) -->\n).*?(<!-- end -->)", r
 
 def main() -> int:
     """Render; 1 with one line when the page has no place for a result, or is not up to date."""
-    results = {path.stem: json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))}
+    whole = [path for path in sorted(RESULTS.glob("*.json")) if not path.stem.endswith("-part")]
+    results = {path.stem: json.loads(path.read_text()) for path in whole}
     before = PAGE.read_text()
     homeless = sorted(results.keys() - {match["name"] for match in BLOCK.finditer(before)})
     if homeless:
