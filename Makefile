@@ -6,7 +6,8 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 UV := $(BIN)/python -m uv
 PYTEST := $(BIN)/python -m pytest --durations=25
-PROCESSES ?= 2
+PROCESSES ?= 3
+export DSEC_TEST_PATIENCE ?= 3
 
 .DEFAULT_GOAL := help
 .PHONY: help venv demo demo-kube test test-fast test-long test-kube lint format lock fault-points screenshots kube kube-down kube-programs prometheus clean
