@@ -190,6 +190,7 @@ def test_promtool_accepts_the_rules() -> None:
     assert f"SUCCESS: {len(rules('record')) + len(rules('alert'))} rules found" in done.stdout
 
 
+@pytest.mark.slow
 def test_promtool_sees_each_alert_fire_when_it_should() -> None:
     done = promtool("test", "rules", RULES_TEST.name)
     assert done.returncode == 0, done.stdout + done.stderr
