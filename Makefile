@@ -42,7 +42,7 @@ demo-kube: venv ## The same story in pods on a real Kubernetes control plane (bu
 test: kube-programs prometheus ## Everything but the tests that take minutes; the lint runs inside it
 	$(PYTEST) -n $(PROCESSES) -m "not long"
 
-test-fast: lint ## Under a minute: lint, and the tests that need no server
+test-fast: lint ## About a minute: lint, and the tests that need no server
 	$(PYTEST) -n $(PROCESSES) -m "not slow and not long"
 
 test-long: kube-programs prometheus ## Everything, the tests that take minutes included

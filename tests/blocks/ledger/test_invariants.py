@@ -185,6 +185,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_any_order_of_steps_keeps_the_invariants(template: Path) -> None:
     from hypothesis.stateful import run_state_machine_as_test
 
