@@ -17,7 +17,8 @@ _rows = schema.evictions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Eviction:
-    """One notice to one attempt. `for_run` is the gang that needs its devices, None for an operator's wish or a drain.
+    """One notice to one attempt. `for_run` is the gang that needs its devices (itself, when it grows), None for an
+    operator's wish or a drain.
 
     `state` is open until the gang has left, or withdrawn.
     """
