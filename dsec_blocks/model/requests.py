@@ -173,7 +173,7 @@ def parse_request(variables: Mapping[str, Any]) -> GangRequest:
         gpu_model=_models(given),
         gpu_memory_bytes=None if memory is None else parse_memory(str(memory), field="gpu_memory"),
         sharing=_choice(given, "sharing", Sharing, Sharing.AUTO),
-        share=_text(given, "share"),
+        share=_share(given),
         cpus=_cpus(given),
         memory_bytes=None if given.get("memory") is None else parse_memory(str(given["memory"]), field="memory"),
         topology=_choice(given, "topology", Topology, Topology.PREFERRED),
@@ -214,16 +214,29 @@ def parse_share(text: str) -> int:
 
 
 def _check_share(request: GangRequest) -> None:
-    """Refuse what no adapter can carry out yet, so that nobody who asks for a part is given (and charged) the whole."""
-    if request.share is not None:
-        parse_share(request.share)
-        if request.sharing is Sharing.WHOLE:
-            raise InvalidRequest(f"share: {request.share} of a card, but sharing is whole; leave one of them out")
-    if request.share is not None or request.sharing in (Sharing.SLICE, Sharing.TIME_SLICE):
-        asked = f"share: {request.share}" if request.share is not None else f"sharing: {request.sharing}"
+    """Refuse a share that says two things, or too little to know what would do."""
+    if request.share is None:
+        if request.sharing in (Sharing.SLICE, Sharing.TIME_SLICE):
+            example = "1g.10gb" if request.sharing is Sharing.SLICE else "1/4"
+            raise InvalidRequest(f"sharing: {request.sharing} needs to know which part; write share: {example}")
+        return
+    parse_share(request.share)
+    is_profile = _PROFILE.fullmatch(request.share) is not None
+    if request.devices == 0:
         raise InvalidRequest(
-            f"{asked} asks for a part of a card, which no worker can hand out yet; ask for whole cards"
+            f"share: {request.share} of a card, but devices_per_node is 0; ask for at least one device"
         )
+    if request.sharing is Sharing.WHOLE:
+        raise InvalidRequest(f"share: {request.share} of a card, but sharing is whole; leave one of them out")
+    if request.sharing is Sharing.SLICE and not is_profile:
+        raise InvalidRequest(f"share: {request.share} is no slice; write a profile such as 1g.10gb, or sharing: auto")
+    if request.sharing is Sharing.TIME_SLICE and is_profile:
+        raise InvalidRequest(f"share: {request.share} is a slice, but sharing is time-slice; write a part such as 1/4")
+
+
+def _share(given: Mapping[str, Any]) -> str | None:
+    text = _text(given, "share")
+    return None if text is None else text.strip().lower()
 
 
 def _models(given: Mapping[str, Any]) -> str | None:

@@ -31,7 +31,7 @@ def test_the_forms_defaults_are_the_requests_defaults() -> None:
 def test_choices_are_shown_with_their_values() -> None:
     properties = default_template()["variables"]["properties"]
     assert properties["kind"]["enum"] == ["training", "inference", "batch", "interactive"]
-    assert properties["sharing"]["enum"] == ["auto", "whole"]
+    assert properties["sharing"]["enum"] == ["auto", "whole", "slice", "time-slice"]
     assert properties["topology"]["enum"] == [
         "preferred", "node-domain", "domain", "rack", "block", "zone", "spread",
     ]  # fmt: skip

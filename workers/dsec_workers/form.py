@@ -62,13 +62,18 @@ class GangVariables(BaseVariables):
     sharing: Sharing = Field(
         default=Sharing.AUTO,
         title="Sharing",
-        description="auto lets DSec choose; whole insists on whole cards.",
-        json_schema_extra={"enum": [Sharing.AUTO, Sharing.WHOLE]},  # nobody can hand out parts of a card yet
+        description=(
+            "auto gives whole cards, or what Part of a GPU names; whole insists on whole cards, slice on a MIG "
+            "profile, time-slice on a part of a card's time."
+        ),
     )
     share: str | None = Field(
         default=None,
         title="Part of a GPU",
-        description="Refused until workers can hand out parts of a GPU; leave empty for whole GPUs.",
+        description=(
+            "A MIG profile such as 1g.10gb, or a part such as 1/4 (any slice that is at least so large will do), on "
+            "clusters whose GPUs are cut. Leave empty for whole GPUs."
+        ),
     )
     cpus: float | None = Field(
         default=None,

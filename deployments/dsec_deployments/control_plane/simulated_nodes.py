@@ -18,9 +18,11 @@ def manifest(
     memory_gib: int = 1024,
     topology: Mapping[str, str] | None = None,
     labels: Mapping[str, str] | None = None,
+    resources: Mapping[str, int] | None = None,
 ) -> dict[str, Any]:
-    """One node object. `topology` maps label keys (`ZONE`, `BLOCK`, `RACK`) to values."""
+    """One node object. `topology` maps label keys (`ZONE`, `BLOCK`, `RACK`) to values; `resources` are further ones."""
     capacity = {"cpu": str(cpus), "memory": f"{memory_gib}Gi", "pods": "250", "nvidia.com/gpu": str(gpus)}
+    capacity |= {name: str(amount) for name, amount in (resources or {}).items()}
     return {
         "apiVersion": "v1",
         "kind": "Node",

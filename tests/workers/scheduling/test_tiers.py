@@ -48,11 +48,23 @@ def test_what_is_no_part_of_a_card_is_refused(text):
 
 
 @pytest.mark.parametrize(
-    "asked", [{"share": "0.5"}, {"share": "3g.40gb"}, {"sharing": "slice"}, {"sharing": "time-slice"}]
+    ("asked", "message"),
+    [
+        ({"sharing": "slice"}, "sharing: slice needs to know which part; write share: 1g.10gb"),
+        ({"sharing": "time-slice"}, "sharing: time-slice needs to know which part; write share: 1/4"),
+        ({"sharing": "whole", "share": "0.5"}, "share: 0.5 of a card, but sharing is whole"),
+        ({"sharing": "slice", "share": "0.5"}, "share: 0.5 is no slice; write a profile such as 1g.10gb"),
+        ({"sharing": "time-slice", "share": "1g.10gb"}, "share: 1g.10gb is a slice, but sharing is time-slice"),
+        ({"share": "1/2", "devices_per_node": 0}, "share: 1/2 of a card, but devices_per_node is 0"),
+    ],
 )
-def test_a_part_that_no_worker_can_hand_out_is_refused_instead_of_given_whole(asked):
-    with pytest.raises(InvalidRequest, match="asks for a part of a card, which no worker can hand out yet"):
+def test_a_part_that_says_two_things_or_too_little_is_refused_with_what_to_write(asked, message):
+    with pytest.raises(InvalidRequest, match=message):
         parse_request({"devices_per_node": 1, **asked})
+
+
+def test_a_profile_is_taken_in_any_case():
+    assert parse_request({"devices_per_node": 1, "sharing": "slice", "share": " 1G.10GB "}).share == "1g.10gb"
 
 
 def test_several_models_processors_and_memory_are_read_from_the_form():

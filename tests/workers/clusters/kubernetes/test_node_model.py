@@ -56,10 +56,62 @@ def test_cards_of_one_clique_are_one_nvlink_domain_across_nodes() -> None:
     assert {device.nvlink_domain for device in (*one.devices, *two.devices)} == {"c.1"}
 
 
-def test_slices_and_shared_replicas_are_not_whole_cards() -> None:
+MIB, GIB = 2**20, 2**30
+CARD = {"nvidia.com/gpu.product": "A100", "nvidia.com/gpu.memory": "40960"}
+
+
+@pytest.mark.parametrize(
+    ("offered", "labels", "found"),
+    [
+        pytest.param({GPU: "2"}, CARD, [("A100", "", 40 * GIB)] * 2, id="whole cards"),
+        pytest.param(
+            {"nvidia.com/mig-1g.5gb": "2", "nvidia.com/mig-3g.20gb": "1", GPU: "0"},
+            {**CARD, "nvidia.com/mig-3g.20gb.memory": "19968"},
+            [("A100", "1g.5gb", 5 * GIB)] * 2 + [("A100", "3g.20gb", 19968 * MIB)],
+            id="slices of several sizes, whose memory a label tells or else their name",
+        ),
+        pytest.param(
+            {"nvidia.com/mig-1g.10gb.me": "1"}, CARD, [("A100", "1g.10gb+me", 10 * GIB)], id="with media engines"
+        ),
+        pytest.param(
+            {GPU: "2"},
+            {"nvidia.com/gpu.product": "A100-MIG-1g.5gb", "nvidia.com/gpu.memory": "4864"},
+            [("A100", "1g.5gb", 4864 * MIB)] * 2,
+            id="the single strategy, where slices go by the name of whole cards",
+        ),
+        pytest.param(
+            {"nvidia.com/gpu.shared": "4"},
+            {**CARD, "nvidia.com/gpu.replicas": "4"},
+            [("A100", "1/4", 10 * GIB)] * 4,
+            id="parts of a card's time",
+        ),
+        pytest.param(
+            {GPU: "4"},
+            {**CARD, "nvidia.com/gpu.product": "A100-SHARED", "nvidia.com/gpu.replicas": "4"},
+            [("A100", "1/4", 10 * GIB)] * 4,
+            id="parts of a card's time that were not renamed",
+        ),
+        pytest.param(
+            {"nvidia.com/gpu.shared": "4"}, {"nvidia.com/gpu.count": "2"}, [("nvidia", "1/2", 0)] * 4,
+            id="parts whose size follows from the count of cards",
+        ),
+        pytest.param({"amd.com/gpu": "1"}, {"amd.com/gpu.product-name": "MI300X"}, [("MI300X", "", 0)], id="AMD's"),
+    ],
+)  # fmt: skip
+def test_what_a_node_offers_becomes_cards_slices_and_parts(
+    offered: dict[str, str], labels: dict[str, str], found: list[tuple[str, str, int]]
+) -> None:
+    shared = node()
+    shared["status"]["allocatable"], shared["metadata"]["labels"] = offered, labels
+    devices = node_model(shared, foreign={}).devices
+    assert [(device.model, device.profile, device.memory_bytes) for device in devices] == found
+    assert [device.index for device in devices] == list(range(len(devices)))
+
+
+def test_foreign_pods_close_slices_of_the_kind_that_they_have() -> None:
     sliced = node()
-    sliced["status"]["allocatable"] = {"nvidia.com/mig-1g.10gb": "7", "nvidia.com/gpu.shared": "4", GPU: "1"}
-    assert len(node_model(sliced, foreign={}).devices) == 1
+    sliced["status"]["allocatable"] = {"nvidia.com/mig-1g.10gb": "2", "nvidia.com/mig-3g.40gb": "2"}
+    assert frozen(node_model(sliced, foreign={"nvidia.com/mig-1g.10gb": Decimal(2)})) == [0, 1]
 
 
 TAINTED = "node n1 has the taint dedicated=ml:NoSchedule"

@@ -11,7 +11,7 @@ from typing import Any
 
 from dsec_blocks.model.devices import Device, Health, Node
 from dsec_workers.clusters.kubernetes.occupancy import Requests
-from dsec_workers.clusters.kubernetes.resources import Share, gpu_resource, memory_bytes, product
+from dsec_workers.clusters.kubernetes.resources import gpu_resource, product, unit_of
 
 TOPOLOGY_LABELS = ("topology.kubernetes.io/region", "topology.kubernetes.io/zone", "dsec.io/block", "dsec.io/rack")
 """From the widest level down; a cluster's own keys replace them in the settings."""
@@ -31,7 +31,7 @@ def node_model(
     tolerations: Iterable[Mapping[str, Any]] = (),
     topology_labels: Iterable[str] = TOPOLOGY_LABELS,
 ) -> Node:
-    """One node with a device for each whole card it offers.
+    """One node with a device for each card, slice, or part of a card's time that it offers.
 
     `foreign` is what pods that are not ours take there, `held` the places our gangs hold (they are never the ones
     that foreign use closes).
@@ -40,10 +40,11 @@ def node_model(
     devices: list[Device] = []
     for resource, amount in sorted(((node.get("status") or {}).get("allocatable") or {}).items()):
         gpu = gpu_resource(resource)
-        if gpu is None or gpu.share is not Share.WHOLE:
+        if gpu is None:
             continue
         places = [place(name, resource, index) for index in range(int(Decimal(str(amount))))]
         closed = _closed(places, held, int(foreign.get(resource, Decimal(0))))
+        unit = unit_of(gpu, labels, offered=len(places))
         domain = next((labels[key] for key in gpu.vendor.domain_labels if labels.get(key)), name)
         devices += [
             Device(
@@ -51,8 +52,9 @@ def node_model(
                 node=name,
                 index=len(devices) + index,
                 model=product(labels, gpu.vendor),
-                memory_bytes=memory_bytes(labels, gpu.vendor),
-                nvlink_domain=domain,
+                memory_bytes=unit.memory_bytes,
+                nvlink_domain="" if unit.profile else domain,
+                profile=unit.profile,
                 health=Health.FROZEN if uuid in closed else Health.HEALTHY,
             )
             for index, uuid in enumerate(places)

@@ -1,11 +1,13 @@
 """What vendors call their GPUs on Kubernetes: one table from resource names and node labels to our words.
 
 A node advertises whole cards (`nvidia.com/gpu`), MIG slices (`nvidia.com/mig-1g.10gb`) and time-shared replicas
-(`nvidia.com/gpu.shared`) under names of their own; labels from GPU feature discovery say which card it is.
+(`nvidia.com/gpu.shared`) under names of their own; labels from GPU feature discovery say which card it is. Under the
+"single" MIG strategy, and where replicas are not renamed, slices and replicas go by the whole card's name: then only
+the labels tell.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from enum import StrEnum
@@ -13,6 +15,7 @@ from enum import StrEnum
 from dsec_blocks.model.errors import InvalidRequest
 
 MIB = 2**20
+_MIG_PRODUCT = re.compile(r"-MIG-(\d+g\.\d+gb(?:\.me)?)")
 _QUANTITY = re.compile(r"([+-]?[0-9.]+)([eE][+-]?[0-9]+|[KMGTPE]i|[numkMGTPE])?")
 _SUFFIXES = {
     "n": Decimal("1e-9"), "u": Decimal("1e-6"), "m": Decimal("1e-3"), "k": Decimal(10**3), "M": Decimal(10**6),
@@ -64,6 +67,8 @@ class Vendor:
     """Labels that hold one card's memory, and the bytes of their unit."""
     domain_labels: tuple[str, ...] = ()
     """Labels that name the domain of the fast interconnect, when it spans nodes."""
+    count_label: str | None = None
+    """Label that says how many cards the node has, however they are shared."""
     replicas_label: str | None = None
     """Label that says how many replicas each card is shared into."""
 
@@ -77,6 +82,7 @@ VENDORS = (
         product_labels=("nvidia.com/gpu.product",),
         memory_labels=(("nvidia.com/gpu.memory", MIB),),
         domain_labels=("nvidia.com/gpu.clique",),
+        count_label="nvidia.com/gpu.count",
         replicas_label="nvidia.com/gpu.replicas",
     ),
     Vendor(
@@ -117,6 +123,14 @@ class GpuResource:
     """Of a slice, for example `1g.10gb`."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unit:
+    """What one unit of a resource on one node is: its part of a card (empty: the whole) and its memory in bytes."""
+
+    profile: str
+    memory_bytes: int
+
+
 def gpu_resource(resource: str) -> GpuResource | None:
     """What a resource name means, or None when it is no GPU."""
     for vendor in VENDORS:
@@ -130,13 +144,44 @@ def gpu_resource(resource: str) -> GpuResource | None:
     return None
 
 
+def unit_of(gpu: GpuResource, labels: Mapping[str, str], *, offered: int) -> Unit:
+    """What one of the `offered` units of a resource is on a node with these labels.
+
+    A profile is written as requests write it ("1g.10gb+me"), a part of a card's time as a fraction ("1/4").
+    """
+    card = memory_bytes(labels, gpu.vendor)
+    if gpu.share is Share.SLICE:
+        said = labels.get(f"{gpu.resource}.memory")
+        return _slice(gpu.profile or "", int(quantity(said)) * MIB if said else 0)
+    if gpu.share is Share.WHOLE and (cut := _MIG_PRODUCT.search(_said(labels, gpu.vendor.product_labels))):
+        return _slice(cut[1], card)  # every card of the node is cut alike, and the labels describe one slice
+    replicas = _replicas(gpu, labels, offered)
+    return Unit(profile=f"1/{replicas}" if replicas > 1 else "", memory_bytes=card // replicas)
+
+
+def _slice(profile: str, memory: int) -> Unit:
+    size = re.search(r"\.(\d+)gb", profile)
+    return Unit(profile=profile.replace(".me", "+me"), memory_bytes=memory or (int(size[1]) * 2**30 if size else 0))
+
+
+def _replicas(gpu: GpuResource, labels: Mapping[str, str], offered: int) -> int:
+    said = labels.get(gpu.vendor.replicas_label or "", "")
+    if said.isdigit() and int(said) > 0:
+        return int(said)
+    if gpu.share is Share.WHOLE:
+        return 1
+    cards = labels.get(gpu.vendor.count_label or "", "")
+    return max(2, offered // max(1, int(cards)) if cards.isdigit() else offered)
+
+
+def _said(labels: Mapping[str, str], keys: Iterable[str]) -> str:
+    return next((labels[key] for key in keys if labels.get(key)), "")
+
+
 def product(labels: Mapping[str, str], vendor: Vendor) -> str:
     """The card's model as its vendor's labels name it; the vendor's name when they do not."""
-    for key in vendor.product_labels:
-        if labels.get(key):
-            # Time-sharing appends -SHARED and MIG -MIG-1g.10gb: the card is the same.
-            return re.sub(r"(-SHARED|-MIG-[0-9a-z.]+)+$", "", labels[key])
-    return vendor.name
+    # Time-sharing appends -SHARED and MIG -MIG-1g.10gb: the card is the same.
+    return re.sub(r"(-SHARED|-MIG-[0-9a-z.]+)+$", "", _said(labels, vendor.product_labels)) or vendor.name
 
 
 def memory_bytes(labels: Mapping[str, str], vendor: Vendor) -> int:
