@@ -71,7 +71,7 @@ def outcome_of(gone: Gone, *, gang: Gang, reason: str | None, stopped_for: str |
         "lost_member": gone.lost_member,
         "last_commit_step": gone.last_commit_step if gone.last_commit_step is not None else gang.last_step,
         "start_failure": gone.start_failure,
-        "reason": reason,
+        "reason": reason if reason is not None else gone.reason,
     }
 
 

@@ -141,6 +141,8 @@ class GangView:
         if self.failure is not None and not self.is_started:
             # Its pods were told to stop by us: what they say of that is not why the gang left.
             gone.update(start_failure=said.get("start_failure") or self.failure, notice=self.notice)
+        if gone.get("notice") is not None and self.notice is None:
+            gone["reason"] = self._told_by()
         released = next((r["at"] for r in self.records if r["type"] == "devices_released"), now)
         events.append(event_of(self.key, {"type": "devices_released", "at": max(released, gone["at"])}))
         events.append(event_of(self.key, {"type": "gone", **gone}))
@@ -164,6 +166,14 @@ class GangView:
             "last_commit_step": commits[-1] if commits else None,
             "start_failure": start_failure,
         }
+
+    def _told_by(self) -> str | None:
+        """Who asked the gang to leave when it was not us, as far as its pods say: a drain, a taint, kube-scheduler."""
+        for index, fate in self.fates().items():
+            if fate.is_leaving:
+                who = fate.platform or "somebody deleted it"
+                return f"Its pod on {self._node(index)} was told to leave ({who})"
+        return None
 
     def _node(self, member: int) -> str:
         placed = self.members.get(member)
