@@ -5,13 +5,14 @@ adopts it, stopping one that is gone succeeds. What happened is told by `events(
 an event may be delivered more than once, and the ledger decides what is news.
 """
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from dsec_blocks.model.devices import Node
-from dsec_blocks.model.gangs import Placement
+from dsec_blocks.model.gangs import Gang, Placement
 from dsec_blocks.model.notices import Notice
+from dsec_blocks.model.reasons import Reason
 from dsec_blocks.model.requests import GangRequest
 
 EXIT_OVERTAKEN = 75
@@ -117,11 +118,27 @@ class ObservedGang:
     events: tuple[ClusterEvent, ...]
 
 
+class Allowance(Protocol):
+    """What the cluster's owners leave for gangs beside the devices there are, asked before an admission; for one cycle.
+
+    On Kubernetes: the quotas and limit ranges of the namespaces that gangs run in.
+    """
+
+    def reason(self, gang: Gang) -> Reason | None:
+        """Why the waiting gang may not be admitted; None when it may."""
+
+    def take(self, gang: Gang, placement: Placement, leaving: Collection[str]) -> bool:
+        """Count the gang, once the runs that are `leaving` for it have left; False when there is no room for it."""
+
+
 class Cluster(Protocol):
     """Starts, warns and stops gangs."""
 
     async def nodes(self) -> tuple[Node, ...]:
         """The nodes and devices there are now, with their health."""
+
+    def allowance(self, gangs: Mapping[str, Gang], manifests: Mapping[str, Any]) -> Allowance | None:
+        """What is left for gangs that wait; None is no limit. `gangs` are all, `manifests` the pool's own Jobs of some."""
 
     async def launch(self, order: LaunchOrder) -> Mapping[str, Any]:
         """Start a gang (or adopt it, if its key exists); returns what `Gang.launch` stores.
