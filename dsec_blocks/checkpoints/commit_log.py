@@ -159,9 +159,9 @@ class CommitLog:
         try:
             content = self.place.get(commit.manifest)
         except FileNotFoundError:
-            raise Torn(f"{self.place.url}{commit.manifest} is missing") from None
+            raise Torn(f"{self._where(commit.manifest)} is missing") from None
         if hashlib.sha256(content).hexdigest() != commit.digest:
-            raise Torn(f"{self.place.url}{commit.manifest} has another content than was committed")
+            raise Torn(f"{self._where(commit.manifest)} has another content than was committed")
         return Manifest.from_bytes(content)
 
     def shard(self, manifest: Manifest, rank: int) -> Shard:
@@ -172,9 +172,9 @@ class CommitLog:
         try:
             content = self.place.get(stored.key)
         except FileNotFoundError:
-            raise Torn(f"{self.place.url}{stored.key} is missing") from None
+            raise Torn(f"{self._where(stored.key)} is missing") from None
         if len(content) != stored.size or xxhash.xxh3_128_hexdigest(content) != stored.xxh3_128:
-            raise Torn(f"{self.place.url}{stored.key} has another content than was committed")
+            raise Torn(f"{self._where(stored.key)} has another content than was committed")
         return decode(content)
 
     def verify(self, manifest: Manifest) -> None:
@@ -216,12 +216,15 @@ class CommitLog:
     def _look_up(self, shard: StoredShard) -> None:
         found = self.place.stat(shard.key)
         if found is None or found.size != shard.size:
-            raise Torn(f"{self.place.url}{shard.key} is missing or cut short")
+            raise Torn(f"{self._where(shard.key)} is missing or cut short")
         if shard.etag is not None and found.etag is not None and found.etag != shard.etag:
             # The same bytes uploaded twice may carry two ETags: only the content decides.
             content = self.place.get(shard.key)
             if xxhash.xxh3_128_hexdigest(content) != shard.xxh3_128:
-                raise Torn(f"{self.place.url}{shard.key} has another content than was uploaded")
+                raise Torn(f"{self._where(shard.key)} has another content than was uploaded")
+
+    def _where(self, key: str) -> str:
+        return f"{self.place.url.rstrip('/')}/{key}"
 
     def _change(self, decide: Callable[[Head | None], Head]) -> Head:
         failures = 0

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
+from dsec_blocks.checkpoints.choosing import choose
 from dsec_blocks.checkpoints.commit_log import CommitLog, describe
 from dsec_blocks.checkpoints.heads import Commit, Head
 from dsec_blocks.checkpoints.shards import (
@@ -92,20 +93,13 @@ class Checkpoints:
         attempt runs, `CheckpointError` when the checkpoint was written by another number of ranks.
         """
         head = self._begin()
-        torn: list[Commit] = []
-        chosen: tuple[Commit, Shard] | None = None
-        for commit in head.to_try:
-            shard = self._load(commit)
-            if not self._seat.agree("torn", shard is None):
-                assert shard is not None
-                chosen = (commit, shard)
-                break
-            torn.append(commit)
-        self._settle(chosen[0] if chosen else None, torn)
-        if chosen is None:
+        commit, shard, torn = choose(
+            self._log, rank=self._seat.rank, agree=self._seat.agree, load=self._load, order=lambda head: head.to_try
+        )
+        self._settle(commit, torn)
+        if commit is None or shard is None:
             self._refuse_a_silent_restart(torn=torn, head=head)
             return self._start(default)
-        commit, shard = chosen
         self.step, self.position, self._saved = shard.label.step, shard.position, None
         set_global_randomness(shard.randomness)
         if self._seat.rank == 0:
@@ -149,13 +143,17 @@ class Checkpoints:
         if not source:
             return default
         log = CommitLog(self._log.place, source)
-        for commit in log.head().newest_first:
-            shard = self._load(commit, log)
-            if not self._seat.agree("source torn", shard is None):
-                assert shard is not None
-                if self._seat.rank == 0:
-                    say(f"run {self._run}: starts from step {commit.step} of run {source}")
-                return shard.state
+        commit, shard, _ = choose(
+            log,
+            rank=self._seat.rank,
+            agree=lambda meeting, value: self._seat.agree(f"source {meeting}", value),
+            load=lambda commit: self._load(commit, log),
+            order=lambda head: head.newest_first,
+        )
+        if commit is not None and shard is not None:
+            if self._seat.rank == 0:
+                say(f"run {self._run}: starts from step {commit.step} of run {source}")
+            return shard.state
         raise CheckpointMissing(
             f"run {self._run}: should start from run {source}, but no commit of it can be read at {self.address.url}"
         )

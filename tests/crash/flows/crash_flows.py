@@ -37,7 +37,7 @@ def work(
     commits_each: bool,
 ) -> int:
     """One rank: count steps, checkpoint, leave when told."""
-    checkpoint = run.checkpoints(f"file://{store}", every=every)
+    checkpoint = run.checkpoints(store if "://" in store else f"file://{store}", every=every)
     state = checkpoint.restore({"done": 0})
     note(where, what="begin", rank=run.rank, step=checkpoint.step)
 
