@@ -23,6 +23,7 @@ from benchmarks import workers
 from benchmarks.prefect_runs import create_due_runs, read_runs
 from benchmarks.servers import PrefectServer
 from dsec_blocks.model.devices import Node
+from dsec_blocks.model.gangs import Gang
 from dsec_blocks.model.notices import Notice
 from dsec_workers.clusters.protocol import ClusterEvent, GangKey, LaunchOrder, ObservedGang
 
@@ -66,6 +67,9 @@ class NoopCluster:
     async def nodes(self) -> tuple[Node, ...]:
         """One node without devices."""
         return (Node(name="node-0"),)
+
+    def allowance(self, gangs: Mapping[str, Gang], manifests: Mapping[str, Any]) -> None:
+        """Nothing is limited."""
 
     async def launch(self, order: LaunchOrder) -> Mapping[str, Any]:
         """Nothing is started."""

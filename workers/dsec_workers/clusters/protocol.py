@@ -97,13 +97,15 @@ class Gone(ClusterEvent):
 
     `flow_exit` is the exit status of the flow's own process (negative: killed by that signal; None: it never
     started). `member_exits` are the members' and `lost_member` is the first member that died by itself.
-    `notice` is the kind of notice it left on, if any. `start_failure` says why a launch never got to its barrier.
+    `notice` is the kind of notice it left on, if any, and `reason` why it was given where that was not our doing.
+    `start_failure` says why a launch never got to its barrier.
     """
 
     flow_exit: int | None
     member_exits: Mapping[int, int] = field(default_factory=dict)
     lost_member: int | None = None
     notice: str | None = None
+    reason: str | None = None
     last_commit_step: int | None = None
     start_failure: str | None = None
 

@@ -17,7 +17,7 @@ from dsec_blocks.gateways.faults import fault_point
 from dsec_blocks.model.clock import Clock
 from dsec_blocks.model.devices import Node
 from dsec_blocks.model.errors import ClusterError
-from dsec_blocks.model.gangs import Placement
+from dsec_blocks.model.gangs import Gang, Placement
 from dsec_blocks.model.notices import Notice, NoticeKind
 from dsec_workers.clusters.local import talk
 from dsec_workers.clusters.local.burial import bury, clear_away
@@ -55,6 +55,9 @@ class LocalCluster:
     async def nodes(self) -> tuple[Node, ...]:
         """The nodes and devices as declared, or as found when this cluster was made."""
         return self._nodes
+
+    def allowance(self, gangs: Mapping[str, Gang], manifests: Mapping[str, Any]) -> None:
+        """On one machine nobody limits gangs but the devices."""
 
     async def prepare(self) -> None:
         """Have the fork-server ready, so that the first launch does not wait for it."""
