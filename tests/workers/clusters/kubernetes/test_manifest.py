@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from dsec_blocks.model.errors import ClusterError
+from dsec_blocks.model.errors import ClusterError, InvalidRequest
 from dsec_blocks.model.gangs import MemberPlacement, Placement
+from dsec_workers.clusters.kubernetes.credentials import ClusterAccess
 from dsec_workers.clusters.kubernetes.manifest import jobs_of, resources_of
 from dsec_workers.clusters.kubernetes.naming import job_name, key_of, member_of, members_of, placement_of
 from dsec_workers.clusters.kubernetes.settings import KubernetesSettings
@@ -119,6 +120,33 @@ def test_a_gang_that_names_no_checkpoint_store_gets_the_pools_and_the_users_own_
     assert env_of(job)["DSEC_STORE"] == "s3://mine/x"
     (job,) = jobs_of(order_on(["a"]), SETTINGS, namespace="team")
     assert "DSEC_STORE" not in env_of(job)
+
+
+def test_a_gangs_pods_find_the_agents_cache_of_their_node_and_the_users_own_wins() -> None:
+    settings = replace(SETTINGS, cache_path="/var/lib/dsec/cache")
+    jobs = jobs_of(order_on(["a", "b"]), settings, namespace="team")
+    for job in jobs:
+        (volume,) = [each for each in pod_of(job)["volumes"] if each["name"] == "dsec-cache"]
+        assert volume["hostPath"] == {"path": "/var/lib/dsec/cache", "type": "DirectoryOrCreate"}
+        assert {"name": "dsec-cache", "mountPath": "/var/lib/dsec/cache"} in pod_of(job)["containers"][0][
+            "volumeMounts"
+        ]
+        assert env_of(job)["DSEC_CACHE_DIR"] == "/var/lib/dsec/cache"
+        assert not [name for name in env_of(job) if "LEDGER" in name], "a pod never gets the ledger"
+    template = {"spec": {"template": {"spec": {"containers": [{"env": {"DSEC_CACHE_DIR": "/mine"}}]}}}}
+    (job,) = jobs_of(order_on(["a"]), settings, namespace="team", template=template)
+    assert env_of(job)["DSEC_CACHE_DIR"] == "/mine"
+    (job,) = jobs_of(order_on(["a"]), SETTINGS, namespace="team")
+    assert "DSEC_CACHE_DIR" not in env_of(job) and "hostPath" not in json.dumps(job)
+
+
+@pytest.mark.parametrize("path", ["cache", "/", "/var/../etc"])
+def test_a_cache_that_is_no_folder_of_a_node_is_refused_at_the_workers_start(path: str) -> None:
+    with pytest.raises(InvalidRequest, match=r"DSEC_CACHE_HOST_PATH: .* is no folder on a node"):
+        KubernetesSettings.from_environment("gpus", access=ClusterAccess(), environment={"DSEC_CACHE_HOST_PATH": path})
+    told = {"DSEC_CACHE_HOST_PATH": "/var/lib/dsec/cache/"}
+    found = KubernetesSettings.from_environment("gpus", access=ClusterAccess(), environment=told)
+    assert found.cache_path == "/var/lib/dsec/cache"
 
 
 def test_names_fit_and_tell_attempts_and_members_apart() -> None:

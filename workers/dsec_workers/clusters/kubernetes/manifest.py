@@ -13,7 +13,7 @@ from typing import Any
 
 from dsec_blocks.model.errors import ClusterError
 from dsec_blocks.model.gangs import MemberPlacement
-from dsec_blocks.model.names import ENV_ATTEMPT, ENV_MEMBER, ENV_RUN_ID, ENV_STORE
+from dsec_blocks.model.names import ENV_ATTEMPT, ENV_CACHE_DIR, ENV_MEMBER, ENV_RUN_ID, ENV_STORE
 from dsec_workers.clusters.kubernetes.naming import (
     ANNOTATION_GRACE,
     ANNOTATION_NAME,
@@ -39,6 +39,7 @@ SECRET_VARIABLES = ("PREFECT_API_URL", "PREFECT_API_KEY", "PREFECT_API_AUTH_STRI
 """What members take from their namespace's Secret, where it has them, instead of from their Job's text."""
 OUTPOST = ["python", "-m", "dsec_workers.clusters.kubernetes.outpost"]
 CONTAINER = "gang"
+CACHE = "dsec-cache"
 _NO_DISRUPTION = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false", "karpenter.sh/do-not-disrupt": "true"}
 
 
@@ -122,8 +123,11 @@ def _pod_spec(
     if settings.tolerations:
         spec["tolerations"] = [*(spec.get("tolerations") or []), *map(dict, settings.tolerations)]
     _put_on(spec, member.node)
-    volumes = [volume for volume in spec.get("volumes") or [] if volume["name"] != "dsec-scratch"]
+    volumes = [volume for volume in spec.get("volumes") or [] if volume["name"] not in ("dsec-scratch", CACHE)]
     spec["volumes"] = [*volumes, {"name": "dsec-scratch", "emptyDir": {}}]
+    if settings.cache_path:
+        # Made where no agent has been yet: a cache that is not there must not keep a pod from starting.
+        spec["volumes"].append({"name": CACHE, "hostPath": {"path": settings.cache_path, "type": "DirectoryOrCreate"}})
     containers = spec.get("containers") or [{}]
     containers[0] = _container(dict(containers[0]), order, settings, index=index, member=member)
     spec["containers"] = containers
@@ -155,6 +159,11 @@ def _container(
     container["resources"] = _resources(container.get("resources") or {}, order, member)
     mounts = [mount for mount in container.get("volumeMounts") or [] if mount["mountPath"] != SCRATCH]
     container["volumeMounts"] = [*mounts, {"name": "dsec-scratch", "mountPath": SCRATCH}]
+    if settings.cache_path:
+        # The same path as on the node and in the agent, so that a NodeCache block means one folder everywhere.
+        container["volumeMounts"].append({"name": CACHE, "mountPath": settings.cache_path})
+        if not any(entry["name"] == ENV_CACHE_DIR for entry in container["env"]):
+            container["env"].append({"name": ENV_CACHE_DIR, "value": settings.cache_path})
     container.update(terminationMessagePath=TERMINATION_LOG, terminationMessagePolicy="FallbackToLogsOnError")
     return container
 

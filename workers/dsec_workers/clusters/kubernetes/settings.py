@@ -34,6 +34,8 @@ class KubernetesSettings:
     """The namespace's Secret with the address and key of the Prefect API, and the key of the gang channels."""
     store: str = ""
     """The checkpoint store of gangs that name none; without one what they save is gone with their pods."""
+    cache_path: str = ""
+    """The folder on each node where its agent keeps the cache: pods get it under the same path. Empty: none."""
     port: int = OUTPOST_PORT
     upload_seconds: int = 60
     """What a pod has after its gang's grace, for what is still in its spool."""
@@ -57,6 +59,12 @@ class KubernetesSettings:
         port = environment.get("DSEC_OUTPOST_PORT") or str(OUTPOST_PORT)
         if not port.isdigit() or not 0 < int(port) < 65536:
             raise InvalidRequest(f"DSEC_OUTPOST_PORT: {port!r} is no port number")
+        cache_path = environment.get("DSEC_CACHE_HOST_PATH") or ""
+        if cache_path and (not cache_path.startswith("/") or ".." in cache_path.split("/") or cache_path == "/"):
+            raise InvalidRequest(
+                f"DSEC_CACHE_HOST_PATH: {cache_path!r} is no folder on a node; write an absolute path without '..', "
+                "for example /var/lib/dsec/cache"
+            )
         return cls(
             pool=pool,
             access=access,
@@ -67,5 +75,6 @@ class KubernetesSettings:
             secret=environment.get("DSEC_SECRET") or "dsec-prefect",
             node_selector=environment.get("DSEC_NODE_SELECTOR") or "",
             store=environment.get(ENV_STORE) or "",
+            cache_path=cache_path.rstrip("/"),
             port=int(port),
         )
