@@ -5,7 +5,9 @@ import time
 
 import pytest
 
-from dsec_workers.clusters.protocol import Gone, Started
+from dsec_blocks.gateways.clock import SystemClock
+from dsec_workers.clusters.local import LocalCluster
+from dsec_workers.clusters.protocol import ClusterEvent, Gone, Progressed, Started
 from tests.workers.clusters.conftest import Desk, notice
 
 pytestmark = pytest.mark.slow
@@ -106,7 +108,8 @@ async def test_a_notice_before_the_barrier_ends_the_launch_at_once(desk: Desk) -
     assert desk.log(waiting.key) == ""
 
 
-async def test_launching_a_key_that_exists_adopts_it(desk: Desk) -> None:
+async def test_launching_a_key_that_exists_adopts_it_8880(desk: Desk) -> None:
+    """Issue 8880: the same run is submitted twice within seconds, and runs twice."""
     order = desk.order(command="echo once; sleep 1")
     launches = await asyncio.gather(*(desk.cluster.launch(order) for _ in range(4)))
     launches.append(await desk.cluster.launch(order))
@@ -121,3 +124,27 @@ async def test_a_command_that_does_not_exist_is_the_flows_own_exit(desk: Desk) -
     order = desk.order(command="no-such-program-anywhere")
     assert (await desk.run(order)).flow_exit == 127
     assert "no-such-program-anywhere" in desk.log(order.key)
+
+
+async def test_what_nobody_listens_to_does_not_pile_up_in_the_worker_21031_18605(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Issues 21031, 18605: event queues without a bound, and a worker whose memory grows."""
+    monkeypatch.setattr("dsec_workers.clusters.local.cluster.EVENTS_AHEAD", 1)
+    cluster = LocalCluster(home=desk.home, nodes=(), clock=SystemClock())
+    order = desk.order("for step in range(3): channel.call('report', step=step); time.sleep(0.6)")
+    await cluster.launch(order)
+    await desk.cluster.launch(order)
+    gone = await desk.gone(order.key)
+    assert cluster._events.qsize() == 1
+    told: list[ClusterEvent] = []
+    async with asyncio.timeout(20):
+        async for event in cluster.events():
+            told.append(event)
+            if isinstance(event, Gone):
+                break
+    await cluster.close()
+    assert told[-1] == gone
+    assert any(isinstance(event, Progressed) for event in told)
+    news = [[event for event in heard if not isinstance(event, Progressed)] for heard in (told, desk.told[order.key])]
+    assert news[0] == news[1], "all of it is told, in order, once somebody listens"

@@ -39,6 +39,8 @@ from dsec_workers.clusters.talk import NotThere
 _ANSWER_SECONDS = 20.0
 _RECONNECT_SECONDS = 0.1
 _RETRY_SECONDS = 1.0
+EVENTS_AHEAD = 1000
+"""Events that wait here for whoever listens; more of them wait with their supervisors."""
 
 
 class LocalCluster:
@@ -48,7 +50,7 @@ class LocalCluster:
         self._home = home.resolve()
         self._nodes = nodes
         self._clock = clock
-        self._events: asyncio.Queue[ClusterEvent] = asyncio.Queue()
+        self._events: asyncio.Queue[ClusterEvent] = asyncio.Queue(EVENTS_AHEAD)
         self._followed: dict[GangKey, asyncio.Task[None]] = {}
         self._fork_server = ForkServer(home=self._home, clock=clock)
 
@@ -243,7 +245,7 @@ class LocalCluster:
             try:
                 async for happened in talk.follow(Path(record["channel"]), after):
                     after = happened["seq"]
-                    self._events.put_nowait(event_of(key, happened))
+                    await self._events.put(event_of(key, happened))
                     if happened["type"] == "gone":
                         return
             except (ClusterError, OSError):
@@ -255,7 +257,7 @@ class LocalCluster:
             if gone is not None:
                 for happened in gone["events"]:
                     if happened["seq"] > after:
-                        self._events.put_nowait(event_of(key, happened))
+                        await self._events.put(event_of(key, happened))
                 return
             await asyncio.sleep(_RECONNECT_SECONDS)
 
