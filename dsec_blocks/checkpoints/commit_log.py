@@ -18,7 +18,17 @@ from pathlib import Path
 
 import xxhash
 
-from dsec_blocks.checkpoints.heads import Commit, Head, chosen, committed, fenced, raised, resumed, without
+from dsec_blocks.checkpoints.heads import (
+    Commit,
+    Head,
+    chosen,
+    committed,
+    fenced,
+    raised,
+    resumed,
+    started_over,
+    without,
+)
 from dsec_blocks.checkpoints.places import Place
 from dsec_blocks.checkpoints.shards import Shard, ShardLabel, Torn, decode
 from dsec_blocks.model.errors import CheckpointError
@@ -130,6 +140,10 @@ class CommitLog:
     def choose_step(self, step: int) -> Head:
         """Make the next attempt resume from `step`. Raises `CheckpointMissing`."""
         return self._change(lambda head: chosen(head or Head(), step, run=self.run))
+
+    def start_over(self) -> Head:
+        """Make the next attempt begin at step 0."""
+        return self._change(lambda head: started_over(head or Head()))
 
     def remove_step(self, step: int) -> int:
         """Remove the commits of `step`, HEAD first; returns the number of objects. Raises `CheckpointMissing`."""

@@ -45,6 +45,10 @@ class Head:
     """Whether there is anything to lose: distinguishes "none yet" from "all gone"."""
     resume_from: str | None = None
     """Digest of the commit that somebody chose to go back to; until a later generation commits, only it is tried."""
+    start_over: bool = False
+    """Whether somebody chose that the next generation begins at step 0; it then forgets all commits."""
+    chosen_in: int = 0
+    """The generation in which somebody chose. What it still commits, leaving, does not undo the choice."""
 
     @property
     def newest_first(self) -> tuple[Commit, ...]:
@@ -79,6 +83,8 @@ def raised(head: Head | None, *, run: str, attempt: int | None, fresh: str = "")
         raise fenced(run, attempt=generation, by=head.generation)
     if fresh and fresh != head.fresh:
         return Head(generation=generation, fresh=fresh)
+    if head.start_over and generation > head.chosen_in:
+        return Head(generation=generation, fresh=head.fresh, start_over=True, chosen_in=head.chosen_in)
     base = head.base if generation == head.generation else None
     return dataclasses.replace(head, generation=generation, base=base)
 
@@ -100,8 +106,12 @@ def committed(head: Head, commit: Commit, *, run: str, keep: int, keep_every: in
     parent = max(own, key=lambda known: known.step).digest if own else head.base
     commits = Head(commits=(*head.commits, dataclasses.replace(commit, parent=parent))).newest_first
     lasting = milestones(commits, keep_every)
-    kept = tuple(c for i, c in enumerate(commits) if i < max(1, keep) or c.digest == head.base or c in lasting)
-    return dataclasses.replace(head, commits=kept, committed_ever=True, resume_from=None)
+    wanted = {head.base, head.resume_from}
+    kept = tuple(c for i, c in enumerate(commits) if i < max(1, keep) or c.digest in wanted or c in lasting)
+    after = dataclasses.replace(head, commits=kept, committed_ever=True)
+    if commit.attempt <= head.chosen_in and (head.resume_from or head.start_over):
+        return after
+    return dataclasses.replace(after, resume_from=None, start_over=False)
 
 
 def milestones(commits: Sequence[Commit], every: int) -> frozenset[Commit]:
@@ -120,7 +130,12 @@ def chosen(head: Head, step: int, *, run: str) -> Head:
     Raises `CheckpointMissing` when there is none.
     """
     commit = with_step(head, step, run=run)
-    return dataclasses.replace(head, resume_from=commit.digest)
+    return dataclasses.replace(head, resume_from=commit.digest, start_over=False, chosen_in=head.generation)
+
+
+def started_over(head: Head) -> Head:
+    """HEAD whose next attempt begins at step 0. Until that begins, nothing is forgotten."""
+    return dataclasses.replace(head, resume_from=None, start_over=True, chosen_in=head.generation)
 
 
 def without(head: Head, step: int, *, run: str) -> tuple[Head, tuple[Commit, ...]]:

@@ -185,8 +185,8 @@ class Checkpoints:
             if manifest.world_size != self._seat.world_size:
                 raise CheckpointError(
                     f"run {log.run}: the checkpoint of step {commit.step} was written by {manifest.world_size} ranks "
-                    f"and this gang has {self._seat.world_size}; run it in the same shape, or start over with "
-                    f"{ENV_FRESH_START}=1 (--fresh)"
+                    f"and this gang has {self._seat.world_size}; run it in the same shape, or start over: "
+                    f"{self._how_to_start_over()}"
                 )
             if self._seat.rank == 0:
                 log.verify(manifest)
@@ -213,7 +213,7 @@ class Checkpoints:
         HEAD knows whether anything was ever committed. Without a HEAD the ledger knows (DSEC_LAST_COMMIT); without
         that a second attempt must believe that the first one had a HEAD.
         """
-        if os.environ.get(ENV_FRESH_START):
+        if os.environ.get(ENV_FRESH_START) or (head is not None and head.start_over):
             return
         expected = "" if self._is_named else os.environ.get(ENV_LAST_COMMIT)  # the ledger does not know sets apart
         attempt = self._seat.attempt or 1
@@ -226,10 +226,14 @@ class Checkpoints:
             where = f" although step {expected} was committed" if expected else ""
             raise CheckpointMissing(
                 f"run {self._run}: attempt {attempt} should resume from {self.address.url}, but {what}{where}. Restore "
-                f"the store, or start over on purpose with {ENV_FRESH_START}=1 (--fresh)"
+                f"the store, or start over on purpose: {self._how_to_start_over()}"
             )
         if attempt > 1 and self._seat.rank == 0:
             say(f"run {self._run}: attempt {attempt} starts at step 0: there is no commit yet")
+
+    def _how_to_start_over(self) -> str:
+        command = f"dsec checkpoint resume {self._run} --fresh --store {self.address.url}"
+        return f"`{command}`, then retry the run (or {ENV_FRESH_START}=1 in its environment)"
 
     def _spool(self) -> SpoolSet:
         if self._spool_set is None:

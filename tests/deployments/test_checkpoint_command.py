@@ -49,12 +49,28 @@ def test_a_broken_commit_is_named_and_the_exit_code_says_so(store: StoreAddress,
     assert "step 20 of attempt 1: whole" in verified.stdout and "step 10 of attempt 1: broken" in verified.stdout
 
 
+def test_fresh_has_the_next_attempt_start_over(store: StoreAddress, tmp_path: Path) -> None:
+    answer = run(store, tmp_path, "resume", "1111", "--fresh")
+    assert answer.returncode == 0, answer.stderr
+    assert "starts over at step 0" in " ".join(answer.stdout.split())
+    assert "starts over" in run(store, tmp_path, "ls", "1111", "--json").stdout
+    assert Ranks(store, tmp_path, attempt=2, run=RUN).restore("start") == ["start"]
+
+
+def test_fresh_works_when_the_store_lost_the_run_if_it_is_named_in_full(store: StoreAddress, tmp_path: Path) -> None:
+    assert run(store, tmp_path, "rm", "1111", "--all").returncode == 0
+    assert "whole id" in run(store, tmp_path, "resume", "1111", "--fresh").stderr
+    assert run(store, tmp_path, "resume", RUN, "--fresh").returncode == 0
+    assert Ranks(store, tmp_path, attempt=2, run=RUN).restore("start") == ["start"]
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
         (("ls", "9999"), "no run of that name has any"),
         (("verify", "1111", "--step", "11"), "there is no commit of step 11; there are: 10, 20"),
         (("rm", "1111"), "say which: --step STEP"),
+        (("resume", "1111"), "say which: --from STEP"),
         (("resume", "1111", "--from", "3"), "there is no commit of step 3"),
     ],
 )

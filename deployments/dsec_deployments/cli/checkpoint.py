@@ -58,6 +58,7 @@ def ls(
     for commit in head.newest_first:
         marks = ["resumes here next"] if commit.digest == head.resume_from else []
         marks += ["the current attempt resumed here"] if commit.digest == head.base else []
+        marks += ["the next attempt starts over without it"] if head.start_over else []
         size = _size(log, commit)
         commits.append({"step": commit.step, "attempt": commit.attempt, "bytes": size, "note": ", ".join(marks)})
     if json:
@@ -119,21 +120,29 @@ def export(
     console.print(f"step {commit.step} of {log.run}: {len(written)} files in {directory}")
 
 
-@app.command(epilog="Example: [bold]dsec checkpoint resume 3f2a --from 4000[/], then retry the run")
+@app.command(epilog="Example: [bold]dsec checkpoint resume 3f2a --from 4000[/] (or [bold]--fresh[/]), then retry it")
 def resume(
     run: RunId,
-    step: Annotated[int, typer.Option("--from", min=0, help="The step to go back to.")],
+    step: Annotated[int | None, typer.Option("--from", min=0, help="The step to go back to.")] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Start over at step 0, whatever was saved.")] = False,
     store: Store = None,
 ) -> None:
-    """Make the next attempt of a run resume from an earlier step; nothing newer is removed until it commits."""
+    """Make the next attempt of a run resume from an earlier step, or start over; until it does, all is kept."""
+    from dsec_blocks.model.errors import CheckpointError
     from dsec_deployments.cli.output import console
 
+    if (step is None) == (not fresh):
+        raise CheckpointError("say which: --from STEP to go back to that step, or --fresh to start over at step 0")
     place = _place(store)
-    log = _log(place, _found(place, run))
-    log.choose_step(step)
+    log = _log(place, _found(place, run) if step is not None else _found_or_named_in_full(place, run))
+    if step is not None:
+        log.choose_step(step)
+    else:
+        log.start_over()
+    what = f"resumes from step {step}" if step is not None else "starts over at step 0"
     console.print(
-        f"the next attempt of {log.run} resumes from step {step}: retry the run in the Prefect UI, or, if it is "
-        f"running, `dsec evict {log.run[:8]}`"
+        f"the next attempt of {log.run} {what}: retry the run in the Prefect UI, or, if it is running, "
+        f"`dsec evict {log.run[:8]}`"
     )
 
 
@@ -203,6 +212,22 @@ def _found(place: Place, run: str) -> str:
         return found[0]
     what = f"{len(found)} runs begin with it: {', '.join(found[:5])}" if found else "no run of that name has any"
     raise CheckpointMissing(f"checkpoints of {run!r} at {place.url}: {what}; `dsec checkpoint ls` lists them")
+
+
+def _found_or_named_in_full(place: Place, run: str) -> str:
+    """As `_found`; a store that lost everything of a run need not know it, but then its name has no abbreviation."""
+    from uuid import UUID
+
+    from dsec_blocks.model.errors import CheckpointMissing
+
+    try:
+        return _found(place, run)
+    except CheckpointMissing:
+        try:
+            UUID(run.partition(".")[0])
+        except ValueError:
+            raise CheckpointMissing(f"checkpoints of {run!r} at {place.url}: none; give the run's whole id") from None
+        return run
 
 
 def _size(log: CommitLog, commit: Commit) -> int | None:
