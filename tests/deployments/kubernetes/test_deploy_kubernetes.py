@@ -97,6 +97,7 @@ WORKER = {
     ("", "events"): {"list", "watch"},
     ("", "resourcequotas"): {"list", "watch"},
     ("", "limitranges"): {"list", "watch"},
+    ("resource.k8s.io", "resourceslices"): {"list", "watch"},
     ("", "secrets/dsec-gangs"): {"get", "patch"},
 }
 """All that the worker's account may do where gangs run."""
@@ -104,6 +105,7 @@ ELSEWHERE = {
     ("", "nodes"): {"get", "list", "watch"},
     ("", "pods"): {"get", "list", "watch"},
     ("batch", "jobs"): {"get", "list", "watch"},
+    ("resource.k8s.io", "resourceslices"): {"list", "watch"},
 }
 
 

@@ -140,7 +140,7 @@ class Cluster(Protocol):
         """The nodes and devices there are now, with their health."""
 
     def allowance(self, gangs: Mapping[str, Gang], manifests: Mapping[str, Any]) -> Allowance | None:
-        """What is left for gangs that wait; None is no limit. `gangs` are all, `manifests` the pool's own Jobs of some."""
+        """What is left for gangs that wait; None is no limit. `manifests` are the pool's own Jobs, by run id."""
 
     async def launch(self, order: LaunchOrder) -> Mapping[str, Any]:
         """Start a gang (or adopt it, if its key exists); returns what `Gang.launch` stores.

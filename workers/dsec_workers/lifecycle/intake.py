@@ -207,6 +207,7 @@ class Intake:
             code, text = ReasonCode.UNKNOWN_TEAM, _unknown_team(run.queue, teams)
         try:
             configuration = await self.configuration(term, run)
+            term.manifests[run.id] = configuration.job_manifest
             request = parse_request(configuration.request_variables)
             if code is None and request.priority > teams[run.queue].highest_priority:
                 raise InvalidRequest(

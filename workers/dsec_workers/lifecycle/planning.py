@@ -90,7 +90,7 @@ class Planning:
         preemptors = await term.read(term.ledger.preemptors, term.pool) if evicted_before else {}
         self.overrides = dict(orders.to_admit)
         await self._look_for_data(term, waiting, now)
-        room = intake.limits.room(gangs.values())
+        room = intake.limits.room(gangs.values(), term.cluster.allowance(gangs, term.manifests))
         queue, refused = self._queue(term, intake, waiting, preemptors, room)
         snapshot = await self._snapshot(term, gangs, orders, now)
         planned = term.clock.monotonic()
@@ -99,7 +99,7 @@ class Planning:
         await term.write(term.ledger.put_shadows, [_shadow_row(shadow) for shadow in plan.shadows])
         self.conditional = {r: t for r, t in {**self.conditional, **plan.conditional}.items() if r in gangs}
         for admit in plan.admits:
-            if room.take(gangs[admit.run_id].team):
+            if room.holds(gangs[admit.run_id], admit):
                 await self._admit(term, admit, plan, gangs, spent)
             else:
                 term.wake.ring()  # the next cycle tells it why
@@ -132,7 +132,7 @@ class Planning:
             elif reason is None and gang.team in intake.paused_queues:
                 reason = Reason(code=ReasonCode.ADMISSION_FROZEN, text=f"work queue {gang.team} is paused")
             elif reason is None:
-                reason = room.reason(gang.team)
+                reason = room.refusal(gang)
             if reason is not None:
                 refused.append(Hold(run_id=gang.run_id, reason=reason))
             elif gang.run_id not in term.astray and not term.errands.running_for(gang.run_id, "cancel"):

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 
 from dsec_blocks.model.gangs import HOLDING_STATES, Gang, GangState
 from dsec_blocks.model.reasons import Reason, ReasonCode
+from dsec_workers.clusters.protocol import Allowance
+from dsec_workers.scheduling.decisions import Admit
 
 _COUNT = frozenset({*HOLDING_STATES, GangState.LEAVING})
 
@@ -21,9 +23,10 @@ class RunLimits:
     pool: int | None = None
     queues: Mapping[str, int] = field(default_factory=dict)
 
-    def room(self, gangs: Iterable[Gang]) -> "Room":
-        """What these limits leave beside the gangs that have begun and have not left."""
-        return Room(limits=self, taken=Counter(gang.team for gang in gangs if gang.state in _COUNT))
+    def room(self, gangs: Iterable[Gang], allowance: Allowance | None = None) -> "Room":
+        """What these limits, and the cluster's owners, leave beside the gangs that have begun and have not left."""
+        taken = Counter(gang.team for gang in gangs if gang.state in _COUNT)
+        return Room(limits=self, taken=taken, allowance=allowance)
 
 
 @dataclass(kw_only=True)
@@ -33,6 +36,23 @@ class Room:
     limits: RunLimits
     taken: Counter[str] = field(default_factory=Counter)
     """Runs by queue."""
+    allowance: Allowance | None = None
+
+    def refusal(self, gang: Gang) -> Reason | None:
+        """Why the gang may not be admitted, whatever is free: these limits, then the cluster's."""
+        reached = self.reason(gang.team)
+        return self.allowance.reason(gang) if reached is None and self.allowance is not None else reached
+
+    def holds(self, gang: Gang, admit: Admit) -> bool:
+        """Count the gang's admission, if there is room for it."""
+        if self.reason(gang.team) is not None:
+            return False
+        leaving = (
+            {v.run_id for v in admit.victims} | {m.run_id for m in admit.moves} | {r.run_id for r in admit.resizes}
+        )
+        if self.allowance is not None and not self.allowance.take(gang, admit.placement, leaving):
+            return False
+        return self.take(gang.team)
 
     def reason(self, queue: str) -> Reason | None:
         """Why no further run of the queue may be admitted; None if one may."""

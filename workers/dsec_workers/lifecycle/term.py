@@ -94,6 +94,8 @@ class Term:
     """Runs as last read, of gangs that have not ended."""
     refused: dict[str, Reason] = field(default_factory=dict)
     """Waiting runs that no plan can help: invalid request, unknown team, paused queue."""
+    manifests: dict[str, Any] = field(default_factory=dict)
+    """On Kubernetes: the pool's own Job with the job variables of a waiting run filled in, by run id."""
     told: dict[str, Told] = field(default_factory=dict)
     leaving_soon: set[GangKey] = field(default_factory=set)
     """Victims that answered their notice."""
@@ -165,6 +167,7 @@ class Term:
         """Drop what is remembered of a run that left the queue."""
         self.runs.pop(run_id, None)
         self.refused.pop(run_id, None)
+        self.manifests.pop(run_id, None)
         self.told.pop(run_id, None)
         self.left(run_id)
 

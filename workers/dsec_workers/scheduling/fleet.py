@@ -39,6 +39,15 @@ class DeviceClass:
             return share is None and not self.profile
         return self.profile == share or (not _is_profile(share) and parse_share(self.profile) >= parse_share(share))
 
+    def serves(self, request: GangRequest) -> bool:
+        """Whether these are what the request is given: by model, by memory, and by share."""
+        models = {model.casefold() for model in request.gpu_models}
+        return (
+            (not models or self.model.casefold() in models)
+            and (request.gpu_memory_bytes is None or self.memory_bytes >= request.gpu_memory_bytes)
+            and self.is_share(request.share)
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourcePool:
@@ -106,14 +115,7 @@ class Fleet:
         key = (request.gpu_model, request.gpu_memory_bytes, request.share)
         pool = self._pools.get(key)
         if pool is None:
-            models = {model.casefold() for model in request.gpu_models}
-            chosen = tuple(
-                number
-                for number, kind in enumerate(self.classes)
-                if (not models or kind.model.casefold() in models)
-                and (key[1] is None or kind.memory_bytes >= key[1])
-                and kind.is_share(request.share)
-            )
+            chosen = tuple(number for number, kind in enumerate(self.classes) if kind.serves(request))
             same = next((p for p in self._pools.values() if p.classes == chosen), None)
             pool = same or ResourcePool(
                 label=self._label(chosen), classes=chosen, mask=np.isin(self.device_class, np.array(chosen, np.int64))

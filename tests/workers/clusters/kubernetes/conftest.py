@@ -3,9 +3,11 @@
 import asyncio
 import contextlib
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
+from string import ascii_lowercase
 from typing import Any
 from uuid import uuid4
 
@@ -25,6 +27,8 @@ from dsec_workers.clusters.kubernetes.node_model import why_closed
 from dsec_workers.clusters.kubernetes.settings import KubernetesSettings
 from dsec_workers.clusters.protocol import ClusterEvent, GangKey, LaunchOrder, Progressed
 from tests.fakes.kubelet.process_nodes import ProcessNodes
+from tests.fixtures.prefect import PrefectServer
+from tests.integration.site import Site
 
 AT = "test.kube"
 PATIENCE_SECONDS = 90.0
@@ -158,3 +162,31 @@ def two_nodes(process_nodes: ProcessNodes, namespace: str) -> list[str]:
     for name in names:
         process_nodes.add(name, gpus=2)
     return names
+
+
+OpenSite = Callable[..., Site]
+
+
+@pytest.fixture
+def open_site(
+    prefect_server: PrefectServer, kubernetes: ControlPlane, process_nodes: ProcessNodes, namespace: str, tmp_path: Path
+) -> Iterator[OpenSite]:
+    """Open a pool on `nodes` process nodes (NAMESPACE-a, -b …) with so many cards each; no worker is started."""
+    opened: list[Site] = []
+
+    def open_one(nodes: int = 2, *, gpus: int = 2) -> Site:
+        names = [f"{namespace}-{letter}" for letter in ascii_lowercase[:nodes]]
+        for name in names:
+            process_nodes.add(name, gpus=gpus)
+        environment = {
+            "DSEC_CLUSTER": "kubernetes",
+            "KUBECONFIG": kubernetes.kubeconfig,
+            "DSEC_NAMESPACE": namespace,
+            "DSEC_NODE_SELECTOR": f"kubernetes.io/hostname in ({','.join(names)})",
+        }
+        opened.append(Site(server=prefect_server, home=tmp_path, environment=environment))
+        return opened[-1]
+
+    yield open_one
+    for site in opened:
+        site.close()

@@ -159,6 +159,10 @@ async def test_a_start_that_takes_too_long_is_rolled_back_with_what_it_waited_fo
 async def test_a_quota_that_refuses_one_pod_fails_the_start_with_its_own_words(
     kubernetes_api: Api, namespace: str, make_nodes: MakeNodes, open_cluster: OpenCluster
 ) -> None:
+    nodes = await make_nodes(2)
+    told = await open_cluster(nodes, **IN_NAME)
+    for mirror in told.cluster._namespaces._mirrors[namespace]:
+        await mirror.stop()  # the quota reaches the worker late
     path = f"/api/v1/namespaces/{namespace}/resourcequotas"
     quota = {"metadata": {"name": "gpus"}, "spec": {"hard": {"requests.nvidia.com/gpu": "1"}}}
     await kubernetes_api.create(path, quota, at=AT)
@@ -167,8 +171,6 @@ async def test_a_quota_that_refuses_one_pod_fails_the_start_with_its_own_words(
         return bool((await kubernetes_api.get(f"{path}/gpus")).get("status", {}).get("hard"))
 
     await until(counted)
-    nodes = await make_nodes(2)
-    told = await open_cluster(nodes, **IN_NAME)
     order = order_on(nodes)
     await told.cluster.launch(order)
     gone = await told.until(order.key, Gone)
@@ -326,6 +328,31 @@ async def test_a_cordoned_node_takes_nothing_new(
     await until(is_closed)
     with pytest.raises(ClusterError, match=f"node {node} is cordoned"):
         await told.cluster.launch(order_on([node]))
+
+
+async def test_a_node_with_a_tainted_card_takes_nothing_new_until_the_taint_is_gone(
+    kubernetes_api: Api, make_nodes: MakeNodes, open_cluster: OpenCluster
+) -> None:
+    nodes = await make_nodes(2)
+    told = await open_cluster(nodes, **IN_NAME)
+    path = "/apis/resource.k8s.io/v1/resourceslices"
+    taint = {"key": "gpu.nvidia.com/xid", "value": "79", "effect": "NoSchedule"}
+    pool = {"name": nodes[0], "generation": 1, "resourceSliceCount": 1}
+    devices = [{"name": "gpu-0"}, {"name": "gpu-3", "taints": [taint]}]
+    spec = {"driver": "gpu.nvidia.com", "pool": pool, "nodeName": nodes[0], "devices": devices}
+    await kubernetes_api.create(path, {"metadata": {"name": nodes[0]}, "spec": spec}, at=AT)
+
+    async def are_open(*wanted: bool) -> bool:
+        return [node.schedulable for node in await told.cluster.nodes()] == list(wanted)
+
+    try:
+        await until(lambda: are_open(False, True))
+        with pytest.raises(ClusterError, match=r"device gpu-3 has the taint gpu\.nvidia\.com/xid=79:NoSchedule"):
+            await told.cluster.launch(order_on(nodes[:1]))
+        await kubernetes_api.merge(f"{path}/{nodes[0]}", {"spec": {"devices": devices[:1]}}, at=AT)
+        await until(lambda: are_open(True, True))
+    finally:
+        await kubernetes_api.delete(f"{path}/{nodes[0]}", at=AT)
 
 
 async def test_a_resource_that_no_node_offers_is_named_beside_those_there_are(

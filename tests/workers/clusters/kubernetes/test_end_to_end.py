@@ -3,18 +3,15 @@
 import os
 import signal
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dsec_blocks.model.gangs import GangState
-from dsec_deployments.control_plane.plane import ControlPlane
 from dsec_workers.clusters.kubernetes.api import Api
-from tests.fakes.kubelet.process_nodes import ProcessNodes
-from tests.fixtures.prefect import PrefectServer
 from tests.integration.site import Site
+from tests.workers.clusters.kubernetes.conftest import OpenSite
 from tests.workers.clusters.kubernetes.test_cluster import until_nothing_is_left
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -23,21 +20,8 @@ PATIENCE_SECONDS = 240.0
 
 
 @pytest.fixture
-def site(
-    prefect_server: PrefectServer, kubernetes: ControlPlane, process_nodes: ProcessNodes, namespace: str, tmp_path: Path
-) -> Iterator[Site]:
-    nodes = [f"{namespace}-a", f"{namespace}-b"]
-    for node in nodes:
-        process_nodes.add(node, gpus=2)
-    environment = {
-        "DSEC_CLUSTER": "kubernetes",
-        "KUBECONFIG": kubernetes.kubeconfig,
-        "DSEC_NAMESPACE": namespace,
-        "DSEC_NODE_SELECTOR": f"kubernetes.io/hostname in ({','.join(nodes)})",
-    }
-    site = Site(server=prefect_server, home=tmp_path, environment=environment)
-    yield site
-    site.close()
+def site(open_site: OpenSite) -> Site:
+    return open_site()
 
 
 def deploy(site: Site, flow: str, **variables: Any) -> None:

@@ -5,6 +5,7 @@ in their annotations, and in each gang's first pod a supervisor that does not ne
 """
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -13,23 +14,26 @@ from dsec_blocks.gateways.faults import fault_point
 from dsec_blocks.model.clock import Clock
 from dsec_blocks.model.devices import Node
 from dsec_blocks.model.errors import ClusterError
+from dsec_blocks.model.gangs import Gang
 from dsec_blocks.model.notices import Notice
-from dsec_workers.clusters.kubernetes import talk
+from dsec_workers.clusters.kubernetes import device_taints, talk
 from dsec_workers.clusters.kubernetes.api import Api, Object
-from dsec_workers.clusters.kubernetes.errors import Forbidden
+from dsec_workers.clusters.kubernetes.errors import Forbidden, NotFound
 from dsec_workers.clusters.kubernetes.following import Following
 from dsec_workers.clusters.kubernetes.gang_jobs import GangJobs, missing_permission
 from dsec_workers.clusters.kubernetes.gang_view import GangView
 from dsec_workers.clusters.kubernetes.manifest import jobs_of
 from dsec_workers.clusters.kubernetes.mirror import Mirror
+from dsec_workers.clusters.kubernetes.namespaces import Namespaces
 from dsec_workers.clusters.kubernetes.occupancy import pod_requests
 from dsec_workers.clusters.kubernetes.room import until_free
 from dsec_workers.clusters.kubernetes.roster import Roster
 from dsec_workers.clusters.kubernetes.secret import NamespaceSecrets
 from dsec_workers.clusters.kubernetes.settings import KubernetesSettings
 from dsec_workers.clusters.kubernetes.supply import Supply
-from dsec_workers.clusters.protocol import ClusterEvent, GangKey, LaunchOrder, ObservedGang
+from dsec_workers.clusters.protocol import Allowance, ClusterEvent, GangKey, LaunchOrder, ObservedGang
 
+_log = logging.getLogger(__name__)
 NOTICE_SECONDS = 10.0
 """How long a notice tries to reach the gang's channel before its pods are told to stop instead."""
 STOP_SECONDS = 3.0
@@ -54,6 +58,8 @@ class KubernetesCluster:
         self._errands: set[asyncio.Task[None]] = set()
         self._room = asyncio.Event()
         self._nodes = Mirror(api, "/api/v1/nodes", labels=settings.node_selector, on_change=self._supply.node_changed)
+        self._slices = Mirror(api, device_taints.SLICES, on_change=self._supply.slice_changed)
+        self._namespaces = Namespaces(api, settings, supply=self._supply, roster=self._roster)
         self._pods = self._roster.pods = Mirror(api, "/api/v1/pods", on_change=self._pod_changed)
 
     async def prepare(self) -> None:
@@ -66,6 +72,11 @@ class KubernetesCluster:
                 await mirror.start()
             except Forbidden as error:
                 raise ClusterError(missing_permission(error, what, "")) from error
+        await self._namespaces.follow(self._settings.namespace)
+        try:
+            await self._slices.start()
+        except (NotFound, Forbidden) as error:  # a cluster without DRA, or an account from before it
+            _log.info("taints of single cards are not looked at: %s", error)
 
     async def close(self) -> None:
         """Stop following; the gangs run on."""
@@ -76,11 +87,17 @@ class KubernetesCluster:
         self._tasks.clear()
         await self._nodes.stop()
         await self._pods.stop()
+        await self._namespaces.close()
+        await self._slices.stop()
         await self.api.close()
 
     async def nodes(self) -> tuple[Node, ...]:
         """The nodes as they are now; places that foreign pods use, and closed nodes, take nothing new."""
         return self._supply.nodes()
+
+    def allowance(self, gangs: Mapping[str, Gang], manifests: Mapping[str, Any]) -> Allowance | None:
+        """What the quotas of the gangs' namespaces leave; None where there are none."""
+        return self._namespaces.allowance(gangs, manifests)
 
     # --- launching ------------------------------------------------------------------------------------------------
 
@@ -111,7 +128,15 @@ class KubernetesCluster:
             )
         try:
             needs = [pod_requests(job["spec"]["template"]) for job in wanted]
-            await until_free(order, view, needs, supply=self._supply, changed=self._room, clock=self._clock)
+            await until_free(
+                order,
+                view,
+                needs,
+                supply=self._supply,
+                overdrawn=lambda: self._namespaces.lacking(wanted, missing=len(wanted) - len(view.pods)),
+                changed=self._room,
+                clock=self._clock,
+            )
             await self._secrets.key(namespace, order.env)
             with fault_point("cluster.kubernetes.launch"):
                 view.jobs = await self._jobs.create(wanted)

@@ -15,12 +15,17 @@ from dsec_workers.clusters.kubernetes.resources import gpu_resource, product, un
 
 TOPOLOGY_LABELS = ("topology.kubernetes.io/region", "topology.kubernetes.io/zone", "dsec.io/block", "dsec.io/rack")
 """From the widest level down; a cluster's own keys replace them in the settings."""
-_CLOSING_EFFECTS = ("NoSchedule", "NoExecute")
+CLOSING_EFFECTS = ("NoSchedule", "NoExecute")
 
 
 def place(node: str, resource: str, index: int) -> str:
     """The name of one place for a card on a node; unique in the cluster."""
     return f"{node}/{resource}/{index}"
+
+
+def resource_of(place_name: str) -> str:
+    """The resource of a place: "nvidia.com/gpu" of "n1/nvidia.com/gpu/3"."""
+    return place_name.partition("/")[2].rpartition("/")[0]
 
 
 def node_model(
@@ -83,9 +88,14 @@ def why_closed(node: Mapping[str, Any], *, tolerations: Iterable[Mapping[str, An
         return f"node {name} is cordoned"
     tolerated = list(tolerations)
     for taint in spec.get("taints") or ():
-        if taint["effect"] in _CLOSING_EFFECTS and not any(_tolerates(t, taint) for t in tolerated):
-            return f"node {name} has the taint {taint['key']}={taint.get('value') or ''}:{taint['effect']}"
+        if taint["effect"] in CLOSING_EFFECTS and not any(tolerates(t, taint) for t in tolerated):
+            return f"node {name} has the taint {in_words(taint)}"
     return None
+
+
+def in_words(taint: Mapping[str, Any]) -> str:
+    """A taint as kubectl writes it: "key=value:effect"."""
+    return f"{taint['key']}={taint.get('value') or ''}:{taint['effect']}"
 
 
 def _closed(places: list[str], held: Collection[str], foreign: int) -> set[str]:
@@ -93,7 +103,8 @@ def _closed(places: list[str], held: Collection[str], foreign: int) -> set[str]:
     return set(free[max(0, len(free) - foreign) :]) if foreign > 0 else set()
 
 
-def _tolerates(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
+def tolerates(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
+    """Whether a pod with the toleration may be where the taint is, as Kubernetes compares them."""
     if toleration.get("effect") and toleration["effect"] != taint["effect"]:
         return False
     operator, key = toleration.get("operator") or "Equal", toleration.get("key") or ""

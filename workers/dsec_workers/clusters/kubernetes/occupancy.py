@@ -6,7 +6,7 @@ overhead is added; a pod that is Terminating counts until its containers have st
 keeps does not; a pod that preempts counts on the node it is nominated to.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
 from typing import Any
 
@@ -17,23 +17,31 @@ Requests = dict[str, Decimal]
 
 def pod_requests(pod: Mapping[str, Any]) -> Requests:
     """What this pod may use at once, by resource name."""
-    spec = pod["spec"]
+    return _total(pod["spec"], requests_of)
+
+
+def pod_limits(pod: Mapping[str, Any]) -> Requests:
+    """The limits of this pod's containers, added up in the same way."""
+    return _total(pod["spec"], limits_of)
+
+
+def _total(spec: Mapping[str, Any], of: Callable[[Mapping[str, Any]], Requests]) -> Requests:
     running: Requests = {}
     for container in spec.get("containers") or ():
-        _add(running, _of(container))
+        _add(running, of(container))
     peak: Requests = {}
     sidecars: Requests = {}
     for container in spec.get("initContainers") or ():
         if container.get("restartPolicy") == "Always":
-            _add(sidecars, _of(container))
+            _add(sidecars, of(container))
             _raise_to(peak, sidecars)
         else:
             alone = dict(sidecars)
-            _add(alone, _of(container))
+            _add(alone, of(container))
             _raise_to(peak, alone)
     _add(running, sidecars)
     _raise_to(running, peak)
-    running.update(_of(spec))  # pod-level requests, where given, stand for all containers
+    running.update(of(spec))  # pod-level requests, where given, stand for all containers
     _add(running, {name: quantity(amount) for name, amount in (spec.get("overhead") or {}).items()})
     return running
 
@@ -58,11 +66,18 @@ def taken_by_node(pods: Iterable[Mapping[str, Any]]) -> dict[str, Requests]:
     return taken
 
 
-def _of(holder: Mapping[str, Any]) -> Requests:
+def requests_of(holder: Mapping[str, Any]) -> Requests:
+    """The requests of a container, or of a whole pod."""
     resources = holder.get("resources") or {}
-    # For extended resources a limit alone is a request too; the API server fills it in, a raw template may not.
+    # A limit alone is a request too; the API server fills it in, a raw template may not.
     amounts = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
-    return {name: quantity(amount) for name, amount in amounts.items()}
+    return {name: quantity(amount) for name, amount in amounts.items() if amount is not None}
+
+
+def limits_of(holder: Mapping[str, Any]) -> Requests:
+    """The limits of a container, or of a whole pod."""
+    amounts = (holder.get("resources") or {}).get("limits") or {}
+    return {name: quantity(amount) for name, amount in amounts.items() if amount is not None}
 
 
 def _add(to: Requests, more: Mapping[str, Decimal]) -> None:

@@ -71,6 +71,8 @@ class Vendor:
     """Label that says how many cards the node has, however they are shared."""
     replicas_label: str | None = None
     """Label that says how many replicas each card is shared into."""
+    dra_driver: str = ""
+    """The driver under whose name ResourceSlices describe its cards."""
 
 
 VENDORS = (
@@ -84,6 +86,7 @@ VENDORS = (
         domain_labels=("nvidia.com/gpu.clique",),
         count_label="nvidia.com/gpu.count",
         replicas_label="nvidia.com/gpu.replicas",
+        dra_driver="gpu.nvidia.com",
     ),
     Vendor(
         name="amd",
@@ -92,6 +95,7 @@ VENDORS = (
         shared=None,
         product_labels=("amd.com/gpu.product-name", "beta.amd.com/gpu.product-name"),
         memory_labels=(("amd.com/gpu.vram", 1), ("beta.amd.com/gpu.vram", 1)),
+        dra_driver="gpu.amd.com",
     ),
     Vendor(
         name="intel",
@@ -100,6 +104,7 @@ VENDORS = (
         shared=None,
         product_labels=("gpu.intel.com/product",),
         memory_labels=(("gpu.intel.com/memory.max", 1),),
+        dra_driver="gpu.intel.com",
     ),
     Vendor(
         name="intel-xe",
@@ -108,6 +113,7 @@ VENDORS = (
         shared=None,
         product_labels=("gpu.intel.com/product",),
         memory_labels=(("gpu.intel.com/memory.max", 1),),
+        dra_driver="gpu.intel.com",
     ),
 )
 

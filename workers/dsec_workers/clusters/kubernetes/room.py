@@ -1,7 +1,7 @@
 """Waiting until what was reserved is really free: a kubelet admits no pod to a card that another pod still has."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from dsec_blocks.model.clock import Clock
@@ -20,10 +20,13 @@ async def until_free(
     needs: Sequence[Requests],
     *,
     supply: Supply,
+    overdrawn: Callable[[], str | None],
     changed: asyncio.Event,
     clock: Clock,
 ) -> None:
     """Return when each member's node has what it `needs`; `changed` is set whenever that may have changed.
+
+    `overdrawn` says which quota has no room for the pods yet: it counts pods that have ended a moment longer.
 
     Raises `ClusterError` with what is lacking: at once where waiting cannot help, else after the start timeout.
     """
@@ -39,7 +42,7 @@ async def until_free(
             raise ClusterError(unknown)
         placed = zip(order.placement.members, needs, strict=True)
         lacking = [supply.lacking(order.key, member.node, need) for member, need in placed]
-        why = next(filter(None, lacking), None)
+        why = next(filter(None, lacking), None) or overdrawn()
         if why is None:
             return
         if clock.monotonic() > deadline:

@@ -9,14 +9,16 @@ from dataclasses import replace
 from dsec_blocks.model.clock import Clock
 from dsec_blocks.model.devices import Health, Node
 from dsec_blocks.model.gangs import MemberPlacement
+from dsec_workers.clusters.kubernetes import device_taints
 from dsec_workers.clusters.kubernetes.api import Object
 from dsec_workers.clusters.kubernetes.mirror import key_of as object_key
 from dsec_workers.clusters.kubernetes.naming import key_of
-from dsec_workers.clusters.kubernetes.node_model import node_model, why_closed
+from dsec_workers.clusters.kubernetes.node_model import node_model, resource_of, why_closed
 from dsec_workers.clusters.kubernetes.occupancy import Requests, node_of, taken_by_node
 from dsec_workers.clusters.kubernetes.resources import quantity
 from dsec_workers.clusters.kubernetes.settings import KubernetesSettings
 from dsec_workers.clusters.protocol import GangKey
+from dsec_workers.scheduling.fleet import DeviceClass
 
 FIRST_PENALTY_SECONDS, LONGEST_PENALTY_SECONDS = 30.0, 600.0
 OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
@@ -36,6 +38,8 @@ class Supply:
         """node → gangs there that were stopped and whose pods are not known to have left"""
         self._penalties: dict[str, tuple[float, float]] = {}
         """node → until when (monotonic) nothing new goes there, and how long that was"""
+        self._tainted: dict[str, dict[tuple[str, str], str]] = {}
+        """node → by ResourceSlice, the tainted card there"""
         self._models: dict[str, Node] = {}
 
     # --- what the mirrors tell ------------------------------------------------------------------------------------
@@ -60,6 +64,18 @@ class Supply:
                 on_node[object_key(pod)] = pod
             else:
                 on_node.pop(object_key(pod), None)
+            self._models.pop(node, None)
+
+    def slice_changed(self, before: Object | None, after: Object | None) -> None:
+        """A ResourceSlice came, changed or went."""
+        for item, is_there in ((before, False), (after, True)):
+            node = device_taints.node_of(item) if item is not None else None
+            if item is None or node is None:
+                continue
+            said = device_taints.tainted(item, tolerations=self._settings.tolerations) if is_there else None
+            self._tainted.setdefault(node, {}).pop(object_key(item), None)
+            if said is not None:
+                self._tainted[node][object_key(item)] = f"{said} (node {node})"
             self._models.pop(node, None)
 
     # --- what our gangs hold --------------------------------------------------------------------------------------
@@ -102,6 +118,15 @@ class Supply:
                 self._models.pop(name)
         return tuple(self._model(name, now) for name in sorted(self._nodes))
 
+    def kinds(self) -> list[tuple[DeviceClass, str]]:
+        """The kinds of card there are, each with a resource by whose name pods ask for it."""
+        cards = (card for node in self.nodes() for card in node.devices)
+        found = {(card.model, card.memory_bytes, card.profile, resource_of(card.uuid)) for card in cards}
+        return [
+            (DeviceClass(model=model, memory_bytes=memory, profile=profile), resource)
+            for model, memory, profile, resource in sorted(found)
+        ]
+
     def lacking(self, key: GangKey, name: str, needs: Requests) -> str | None:
         """What of a member's request node `name` does not have free at this moment; None when all of it is."""
         node = self._nodes.get(name)
@@ -130,7 +155,7 @@ class Supply:
         found = self._nodes.get(node)
         if found is None:
             return f"node {node} does not exist (any more)"
-        return why_closed(found, tolerations=self._settings.tolerations)
+        return why_closed(found, tolerations=self._settings.tolerations) or self._has_tainted(node)
 
     def is_fenced(self, node: str) -> bool:
         """Whether what vanished from this node without a last word can no longer be running there.
@@ -165,8 +190,11 @@ class Supply:
         return _adjusted(
             model,
             frozen={place for key in self._closing.get(name, ()) for place in holders.get(key, ())},
-            is_penalised=self._penalties.get(name, (0.0, 0.0))[0] > now,
+            is_closed=self._penalties.get(name, (0.0, 0.0))[0] > now or self._has_tainted(name) is not None,
         )
+
+    def _has_tainted(self, node: str) -> str | None:
+        return next(iter(self._tainted.get(node, {}).values()), None)
 
     def _taken(self, node: str, *, without: GangKey | frozenset[GangKey]) -> Requests:
         left_out = without if isinstance(without, frozenset) else {without}
@@ -174,8 +202,8 @@ class Supply:
         return taken_by_node(pods).get(node, {})
 
 
-def _adjusted(model: Node, *, frozen: set[str], is_penalised: bool) -> Node:
+def _adjusted(model: Node, *, frozen: set[str], is_closed: bool) -> Node:
     if frozen:
         devices = tuple(replace(d, health=Health.FROZEN) if d.uuid in frozen else d for d in model.devices)
         model = replace(model, devices=devices)
-    return replace(model, schedulable=False) if is_penalised else model
+    return replace(model, schedulable=False) if is_closed else model
