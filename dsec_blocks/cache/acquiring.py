@@ -8,25 +8,36 @@ import errno
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
 from dsec_blocks.cache.accounting import account
 from dsec_blocks.cache.bundles import BundleAddress
-from dsec_blocks.cache.errors import LocalDiskError, OriginUnreachable
+from dsec_blocks.cache.errors import LocalDiskError, OriginChanged, OriginUnreachable
 from dsec_blocks.cache.lease import Acquired, Lease
 from dsec_blocks.cache.origins import Origin, RemoteObject
 from dsec_blocks.cache.origins.objects import same_listing
+from dsec_blocks.cache.renewing import RENEWALS
 from dsec_blocks.cache.settings import CacheSettings, Revalidate
 from dsec_blocks.cache.store import filling, memory, turns
 from dsec_blocks.cache.store.leases import Held, hold
-from dsec_blocks.cache.store.marks import Mark, Owner
+from dsec_blocks.cache.store.marks import Mark, Owner, path_of
 from dsec_blocks.cache.store.precedence import GivingWay
 from dsec_blocks.cache.store.refs import Ref, is_unchanged, read_listing, read_ref, write_ref
 from dsec_blocks.cache.store.store import Store
 from dsec_blocks.cache.store.sweep import sweep
+from dsec_blocks.cache.store.views import views_of
 from dsec_blocks.model.names import ENV_RUN_ID
 
+SPARE_PATIENCE_SECONDS = 3.0
+"""How long an origin that does not answer is asked by one who has a copy already."""
+SILENCE_SECONDS = 60.0
+"""How long such an origin is then not asked again, unless every use is to be compared."""
+MOST_FETCHES = 3
+"""How often a bundle that changes while it is fetched is begun; what did not change is not fetched again."""
 _DISK_ERRORS = frozenset({errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT, errno.EIO})
 
 
@@ -101,6 +112,7 @@ class Cache:
         ) as lease:
             return lease.acquired
 
+    @retry(retry=retry_if_exception_type(OriginChanged), stop=stop_after_attempt(MOST_FETCHES), reraise=True)
     def _acquire(
         self,
         address: BundleAddress,
@@ -120,14 +132,28 @@ class Cache:
                 held = hold(self.store, ref.bundle, mark)
                 if held is not None:
                     return self._hit(address, held, began)
+            # Who has a copy that he was let in to see can do without the origin, and waits little for it.
+            spare = ref if ref is not None and self.identity in ref.seen_by else None
+            if spare is not None and (silence := self._was_silent(spare, how)):
+                held = hold(self.store, spare.bundle, mark)
+                if held is not None:
+                    return self._hit(address, held, began, stale=silence)
+            is_here = spare is not None and bool(views_of(self.store.layout, spare.bundle))
             origin = self.origin_of(address.uri)
             try:
-                items = origin.list(address.uri, include=address.include, exclude=address.exclude)
+                items = origin.list(
+                    address.uri,
+                    include=address.include,
+                    exclude=address.exclude,
+                    patience_seconds=SPARE_PATIENCE_SECONDS if is_here else None,
+                )
             except OriginUnreachable as error:
-                is_known = ref is not None and self.identity in ref.seen_by
-                held = hold(self.store, ref.bundle, mark) if ref is not None and is_known else None
-                if held is None:
+                held = hold(self.store, spare.bundle, mark) if spare is not None else None
+                if spare is None or held is None:
                     raise
+                with suppress(OSError):  # it saves the next start a wait, and must not fail this one
+                    silent = replace(spare, unreachable_at=self.store.clock.now())
+                    write_ref(self.store.layout, address.key, silent)
                 return self._hit(address, held, began, stale=str(error))
             if ref is not None and is_unchanged(read_listing(self.store.layout, address.key), items):
                 held = hold(self.store, ref.bundle, mark)
@@ -185,16 +211,18 @@ class Cache:
             after = origin.list(address.uri, include=address.include, exclude=address.exclude)
             same_listing(address.uri, items, after)
 
-        filled = filling.fill(
-            self.store,
-            address,
-            items,
-            ask=ask,
-            fetch=stage,
-            lease=mark,
-            identity=self.identity,
-            still_listed=still_listed,
-        )
+        places = (self.store.layout.asks, self.store.layout.reservations)
+        with RENEWALS.kept(*(path_of(place, ask) for place in places)):
+            filled = filling.fill(
+                self.store,
+                address,
+                items,
+                ask=ask,
+                fetch=stage,
+                lease=mark,
+                identity=self.identity,
+                still_listed=still_listed,
+            )
         ready_at = self.store.clock.monotonic()
         acquired = Acquired(
             was_resident=False,
@@ -213,6 +241,13 @@ class Cache:
         seconds = self.store.clock.monotonic() - began
         return _lease(address, held, Acquired(was_resident=True, seconds=seconds, stale=stale))
 
+    def _was_silent(self, ref: Ref, how: Revalidate) -> str:
+        """Why the origin need not be asked just now: it was in vain a moment ago. Empty if it has to be."""
+        if ref.unreachable_at is None or how is not Revalidate.TTL:
+            return ""
+        age = self.store.clock.now() - ref.unreachable_at
+        return f"{ref.uri} did not answer {age:.0f} s ago" if 0 <= age <= SILENCE_SECONDS else ""
+
     def _is_fresh(self, address: BundleAddress, ref: Ref, how: Revalidate) -> bool:
         asked_at = ref.seen_by.get(self.identity)
         if asked_at is None:
@@ -225,6 +260,7 @@ class Cache:
 
 
 def _lease(address: BundleAddress, held: Held, acquired: Acquired) -> Lease:
+    RENEWALS.keep(held.path)
     return Lease(
         address=address,
         path=held.view.files,

@@ -19,7 +19,10 @@ SCHEMA = 1
 DIGEST_LENGTH = 64
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _PATTERNS = re.compile(r"(?P<uri>.+) \((?P<patterns>(include|exclude) \S+(; exclude \S+)?)\)")
-_COMMIT = re.compile(r"@[0-9a-f]{40}$")
+_PINNED = (
+    re.compile(r"hf://([^/@]+/)?[^/@]+/[^/@]+@[0-9a-f]{40}(/.*)?"),  # a commit, of all or of one folder
+    re.compile(r"s3://[^?]+\?versionId=[^&]+"),
+)
 
 
 class ManifestDamaged(CacheError):
@@ -69,7 +72,7 @@ class BundleAddress:
     @property
     def is_pinned(self) -> bool:
         """Whether the address itself names a version that cannot change."""
-        return bool(_COMMIT.search(self.uri)) or "versionId=" in self.uri
+        return any(pinned.fullmatch(self.uri) for pinned in _PINNED)
 
     def __str__(self) -> str:
         patterns = [f"include {','.join(self.include)}"] if self.include else []

@@ -47,6 +47,18 @@ class OriginUnreachable(OriginError):
     exit_code = 3
 
 
+class RootGone(BundleMissing, OriginUnreachable):
+    """A path at which there is nothing: deleted, or on a share that is not mounted. Nobody can tell which, so a copy
+    that is resident still counts.
+    """
+
+    exit_code = 1
+
+
+class BadManifest(OriginError):
+    """A manifest at an origin that cannot be followed; the message says what is wrong in it."""
+
+
 class OriginChanged(OriginError):
     """The object, or the listing of its bundle, is not what it was when the fetch began."""
 

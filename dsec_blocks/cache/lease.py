@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dsec_blocks.cache.bundles import BundleAddress, Manifest
+from dsec_blocks.cache.renewing import RENEWALS
 from dsec_blocks.cache.store.leases import release
 from dsec_blocks.cache.store.marks import renew
 
@@ -44,11 +45,12 @@ class Lease:
         return self.manifest.size_bytes
 
     def renew(self) -> None:
-        """Say that it is still in use: only needed by a holder that the cache cannot see (another pid namespace)."""
+        """Say that it is still in use, for those who cannot see its holder; a thread does so by itself (`renewing`)."""
         renew(self.mark_path)
 
     def release(self) -> None:
         """Give it back; a second time is fine."""
+        RENEWALS.drop(self.mark_path)
         release(self.mark_path)
 
     def __enter__(self) -> "Lease":

@@ -47,10 +47,11 @@ def listing(bucket: Bucket, prefix: str) -> Iterator[Listed]:
 
 
 @repeatable
-def crc64nvme(bucket: Bucket, key: str) -> str | None:
+def crc64nvme(bucket: Bucket, key: str, *, version_id: str | None = None) -> str | None:
     """The store's checksum of the whole object in base64, None where it keeps none."""
+    which = {} if version_id is None else {"VersionId": version_id}
     try:
-        answer = bucket.client.head_object(Bucket=bucket.name, Key=key, ChecksumMode="ENABLED")
+        answer = bucket.client.head_object(Bucket=bucket.name, Key=key, ChecksumMode="ENABLED", **which)
     except ClientError as error:
         if status_of(error) == 404:
             return None
@@ -59,9 +60,12 @@ def crc64nvme(bucket: Bucket, key: str) -> str | None:
     return str(answer["ChecksumCRC64NVME"]) if is_whole and answer.get("ChecksumCRC64NVME") else None
 
 
-def signed_url(bucket: Bucket, key: str, *, seconds: int) -> str:
-    """An address that lets its holder read the object for a while. Raises botocore's `NoCredentialsError`."""
-    asked = {"Bucket": bucket.name, "Key": key}
+def signed_url(bucket: Bucket, key: str, *, seconds: int, version_id: str | None = None) -> str:
+    """An address that lets its holder read the object (or one version of it) for a while.
+
+    Raises botocore's `NoCredentialsError`.
+    """
+    asked = {"Bucket": bucket.name, "Key": key, **({} if version_id is None else {"VersionId": version_id})}
     return str(bucket.client.generate_presigned_url("get_object", Params=asked, ExpiresIn=seconds))
 
 

@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from botocore.exceptions import BotoCoreError, ClientError
-from tenacity import retry, retry_if_exception, stop_after_delay, wait_random_exponential
+from tenacity import retry, retry_if_exception, stop_before_delay, wait_random_exponential
 
 from dsec_blocks.gateways.faults import fault_point
 
 PART_BYTES = 64 * 2**20
 PARALLEL_PARTS = 4
 PATIENCE_SECONDS = 30.0
+CONNECT_SECONDS, READ_SECONDS = 5.0, 60.0
 _CONFLICT = frozenset({409, 412})
 _TRANSIENT = frozenset({408, 429, 500, 502, 503, 504})
 
@@ -77,12 +78,17 @@ _WORTH_A_RETRY = frozenset(
     | {"ProxyConnectionError", "ResponseStreamingError", "IncompleteReadError"}
 )
 
+
+def _patience_of(bucket: "Bucket") -> float:
+    return PATIENCE_SECONDS if bucket.patience_seconds is None else bucket.patience_seconds
+
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
 _patiently = retry(
     retry=retry_if_exception(_is_transient),
-    stop=lambda state: stop_after_delay(PATIENCE_SECONDS)(state),
+    stop=lambda state: stop_before_delay(_patience_of(state.args[0]))(state),
     wait=wait_random_exponential(multiplier=0.1, max=5.0),
     reraise=True,
 )
@@ -103,7 +109,7 @@ def repeatable(call: Callable[P, R]) -> Callable[P, R]:
 
 
 @lru_cache(maxsize=8)
-def _client(credentials: Credentials, pid: int) -> Any:
+def _client(credentials: Credentials, pid: int, patience_seconds: float = READ_SECONDS) -> Any:
     """One client per store and process: making one is slow, and its connections do not survive a fork."""
     import boto3
     from botocore.config import Config
@@ -120,19 +126,23 @@ def _client(credentials: Credentials, pid: int) -> Any:
             response_checksum_validation="when_required",
             signature_version="s3v4",  # presigned URLs would otherwise still be of the version before
             retries={"total_max_attempts": 1},
-            connect_timeout=5,
-            read_timeout=60,
+            connect_timeout=min(CONNECT_SECONDS, max(1.0, patience_seconds)),
+            read_timeout=min(READ_SECONDS, max(1.0, patience_seconds)),
             max_pool_connections=16,
         ),
     )
 
 
 class Bucket:
-    """One bucket of one store. Safe to share between threads; a forked child makes its own client."""
+    """One bucket of one store. Safe to share between threads; a forked child makes its own client.
 
-    def __init__(self, name: str, credentials: Credentials) -> None:
+    `patience_seconds`: how long a call is tried again (None: `PATIENCE_SECONDS`), for callers who can do without.
+    """
+
+    def __init__(self, name: str, credentials: Credentials, *, patience_seconds: float | None = None) -> None:
         self.name = name
         self.credentials = credentials
+        self.patience_seconds = patience_seconds
 
     def __str__(self) -> str:
         return f"s3://{self.name} at {self.credentials.endpoint_url or 'AWS'}"
@@ -140,7 +150,9 @@ class Bucket:
     @property
     def client(self) -> Any:
         """The boto3 client that all buckets of the store share in this process."""
-        return _client(self.credentials, os.getpid())
+        if self.patience_seconds is None:
+            return _client(self.credentials, os.getpid())
+        return _client(self.credentials, os.getpid(), self.patience_seconds)
 
     def put(self, key: str, body: bytes | Path, *, at: str) -> str:
         """Store an object, replacing any; returns its ETag. Large files go up in parts, side by side."""
@@ -182,10 +194,11 @@ class Bucket:
         return content, str(answer["ETag"])
 
     @repeatable
-    def stat(self, key: str) -> Stored | None:
-        """Size and ETag, or None when there is no such object."""
+    def stat(self, key: str, *, version_id: str | None = None) -> Stored | None:
+        """Size and ETag of the object (or of one version of it), or None when there is no such thing."""
+        which = {} if version_id is None else {"VersionId": version_id}
         try:
-            answer = self.client.head_object(Bucket=self.name, Key=key)
+            answer = self.client.head_object(Bucket=self.name, Key=key, **which)
         except ClientError as error:
             if status_of(error) == 404:
                 return None

@@ -129,7 +129,10 @@ class GangVariables(BaseVariables):
     inputs: list[str] = Field(
         default_factory=list,
         title="Inputs",
-        description="URIs of data and models that the nodes should have in their cache before the run starts.",
+        description=(
+            "URIs of data and models that the nodes should have in their cache before the run starts. A part of one: "
+            "s3://models/llama (include *.safetensors,*.json; exclude *.bin), either half may be left out."
+        ),
     )
     image: str | None = Field(
         default=None, title="Image", description="Container image, on clusters that use containers."

@@ -27,11 +27,18 @@ class Through:
         self._level = level
         self._origin = origin
 
-    def list(self, uri: str, *, include: Sequence[str] = (), exclude: Sequence[str] = ()) -> tuple[RemoteObject, ...]:
+    def list(
+        self,
+        uri: str,
+        *,
+        include: Sequence[str] = (),
+        exclude: Sequence[str] = (),
+        patience_seconds: float | None = None,
+    ) -> tuple[RemoteObject, ...]:
         """The origin's listing; while it is away, the last one that this identity saw, if the level holds all of it."""
         records, patterns = self._level.records, (include, exclude)
         try:
-            items = self._origin.list(uri, include=include, exclude=exclude)
+            items = self._origin.list(uri, include=include, exclude=exclude, patience_seconds=patience_seconds)
         except OriginUnreachable:
             with suppress(ObjectStoreError):
                 known = records.read_listing(uri, patterns, self._level.identity)

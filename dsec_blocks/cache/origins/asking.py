@@ -1,11 +1,12 @@
 """Small questions to an HTTP origin (a listing, a size, where a file really is), asked until they are answered."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 from urllib.parse import urljoin
 
-from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_random_exponential
+from tenacity import retry, retry_if_exception_type, stop_before_delay, wait_random_exponential
 
 from dsec_blocks.cache.errors import BundleMissing, OriginChanged, OriginError, OriginUnreachable
 from dsec_blocks.cache.origins.connections import Connections
@@ -57,11 +58,29 @@ def judged(answer: Answer, uri: str) -> Answer:
     return answer
 
 
+@contextmanager
+def asked_by(connections: Connections, patience_seconds: float | None) -> Iterator[Connections]:
+    """The connections that a question goes over: others, which wait less, for one who can do without an answer."""
+    if patience_seconds is None:
+        yield connections
+        return
+    impatient = Connections(stall_seconds=patience_seconds, connect_seconds=patience_seconds)
+    try:
+        yield impatient
+    finally:
+        impatient.close()
+
+
+def patience(seconds: float | None) -> dict[str, float]:
+    """What `patiently` is told; nothing for one who waits as long as anybody."""
+    return {} if seconds is None else {"seconds": seconds}
+
+
 def patiently(uri: str, question: Callable[[], Answered], *, seconds: float = PATIENCE_SECONDS) -> Answered:
     """The answer to `question`, asked again while there is none. Raises `OriginUnreachable`."""
     again = retry(
         retry=retry_if_exception_type(OSError),
-        stop=stop_after_delay(seconds),
+        stop=stop_before_delay(seconds),
         wait=wait_random_exponential(multiplier=0.1, max=5.0),
         reraise=True,
     )

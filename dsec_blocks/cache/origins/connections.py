@@ -27,8 +27,9 @@ _KEPT = 64
 class Connections:
     """Idle connections by server; threads share them, a forked child begins with none."""
 
-    def __init__(self, *, stall_seconds: float = STALL_SECONDS) -> None:
+    def __init__(self, *, stall_seconds: float = STALL_SECONDS, connect_seconds: float = CONNECT_SECONDS) -> None:
         self.stall_seconds = stall_seconds
+        self.connect_seconds = connect_seconds
         self.latency_seconds: float | None = None
         """The shortest time seen between a question and the beginning of its answer."""
         self._lock = threading.Lock()
@@ -70,7 +71,7 @@ class Connections:
             connection = self._kept(place)
             is_kept = connection is not None
             if connection is None:
-                connection = _connect(parts, self.stall_seconds)
+                connection = _connect(parts, self.connect_seconds, self.stall_seconds)
             try:
                 asked_at = time.monotonic()
                 connection.request(method, _via_proxy(parts, target), headers=dict(headers))
@@ -126,16 +127,16 @@ def read_body(answer: http.client.HTTPResponse, length: int, buffer: memoryview)
             raise ConnectionError(f"the body ended {left} bytes early ({broken or 'closed'})") from broken
 
 
-def _connect(parts: SplitResult, stall_seconds: float) -> http.client.HTTPConnection:
+def _connect(parts: SplitResult, connect_seconds: float, stall_seconds: float) -> http.client.HTTPConnection:
     proxy = _proxy_for(parts)
     host, port = (proxy or parts).hostname or "", (proxy or parts).port
     connection: http.client.HTTPConnection
     if parts.scheme == "https":
-        connection = http.client.HTTPSConnection(host, port, timeout=CONNECT_SECONDS, context=_tls())
+        connection = http.client.HTTPSConnection(host, port, timeout=connect_seconds, context=_tls())
         if proxy is not None:
             connection.set_tunnel(parts.hostname or "", parts.port or 443)
     else:
-        connection = http.client.HTTPConnection(host, port, timeout=CONNECT_SECONDS)
+        connection = http.client.HTTPConnection(host, port, timeout=connect_seconds)
     try:
         connection.connect()
         connection.sock.settimeout(stall_seconds)

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
 from dsec_blocks.cache.errors import OriginError, OriginRefused, UnknownOrigin
-from dsec_blocks.cache.origins.asking import Answer, ask, judged, patiently
+from dsec_blocks.cache.origins.asking import Answer, ask, asked_by, judged, patience, patiently
 from dsec_blocks.cache.origins.connections import Connections
 from dsec_blocks.cache.origins.objects import RemoteObject, safe_path, selected
 from dsec_blocks.cache.origins.ranges import read_range
@@ -35,17 +35,25 @@ class HubOrigin:
         self._lock = threading.Lock()
         self._resolved: dict[str, str] = {}
 
-    def list(self, uri: str, *, include: Sequence[str] = (), exclude: Sequence[str] = ()) -> tuple[RemoteObject, ...]:
+    def list(
+        self,
+        uri: str,
+        *,
+        include: Sequence[str] = (),
+        exclude: Sequence[str] = (),
+        patience_seconds: float | None = None,
+    ) -> tuple[RemoteObject, ...]:
         """Every file of the revision, or of one folder in it."""
         kind, repo, revision, below = split_hub(uri)
         folder = f"/{quote(below)}" if below else ""
         url = f"{self._endpoint}/api/{kind}/{repo}/tree/{quote(revision, safe='')}{folder}?recursive=true"
         items = []
-        for entry in self._pages(uri, url):
-            if entry.get("type") == "file":
-                path = str(entry["path"])
-                prefix = f"{'' if kind == 'models' else kind + '/'}{repo}/resolve/{quote(revision, safe='')}"
-                items.append(_item(f"{self._endpoint}/{prefix}/{quote(path)}", entry, path, below))
+        with asked_by(self._connections, patience_seconds) as connections:
+            for entry in self._pages(connections, uri, url, **patience(patience_seconds)):
+                if entry.get("type") == "file":
+                    path = str(entry["path"])
+                    prefix = f"{'' if kind == 'models' else kind + '/'}{repo}/resolve/{quote(revision, safe='')}"
+                    items.append(_item(f"{self._endpoint}/{prefix}/{quote(path)}", entry, path, below))
         return selected(uri, items, include=include, exclude=exclude)
 
     def read(
@@ -78,10 +86,10 @@ class HubOrigin:
         """Close idle connections."""
         self._connections.close()
 
-    def _pages(self, uri: str, url: str) -> Iterator[dict[str, Any]]:
+    def _pages(self, connections: Connections, uri: str, url: str, **patience: float) -> Iterator[dict[str, Any]]:
         page: str | None = url
         while page is not None:
-            answer = patiently(uri, partial(self._judged, page, uri))
+            answer = patiently(uri, partial(self._judged, connections, page, uri), **patience)
             try:
                 entries = json.loads(answer.body)
                 yield from entries
@@ -90,8 +98,8 @@ class HubOrigin:
             following = _NEXT.search(answer.headers.get("link", ""))
             page = following[1] if following else None
 
-    def _judged(self, url: str, uri: str) -> Answer:
-        return judged(ask(self._connections, url, self._headers), uri)
+    def _judged(self, connections: Connections, url: str, uri: str) -> Answer:
+        return judged(ask(connections, url, self._headers), uri)
 
     def _resolve(self, item: RemoteObject) -> str:
         with self._lock:

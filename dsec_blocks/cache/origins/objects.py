@@ -28,8 +28,17 @@ class RemoteObject:
 class Origin(Protocol):
     """A place to fetch from. Safe to share between threads; a forked child opens its own connections."""
 
-    def list(self, uri: str, *, include: Sequence[str] = (), exclude: Sequence[str] = ()) -> tuple[RemoteObject, ...]:
+    def list(
+        self,
+        uri: str,
+        *,
+        include: Sequence[str] = (),
+        exclude: Sequence[str] = (),
+        patience_seconds: float | None = None,
+    ) -> tuple[RemoteObject, ...]:
         """The objects of the bundle at `uri`, by path.
+
+        `patience_seconds`: how long an origin that does not answer is asked again; None: as long as origins are.
 
         Raises `BundleMissing`, `OriginRefused`, `OriginUnreachable` or `UnsafePath`.
         """

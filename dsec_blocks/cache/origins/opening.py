@@ -5,10 +5,12 @@ import os
 from dataclasses import dataclass, field
 
 from dsec_blocks.cache.errors import UnknownOrigin
+from dsec_blocks.cache.origins import aws
 from dsec_blocks.cache.origins.hub import DEFAULT_ENDPOINT, HubOrigin, split_hub
+from dsec_blocks.cache.origins.manifests import PREFIX, ManifestOrigin
 from dsec_blocks.cache.origins.objects import Origin
 from dsec_blocks.cache.origins.paths import PathOrigin
-from dsec_blocks.cache.origins.s3 import S3Origin, split_s3
+from dsec_blocks.cache.origins.s3 import S3Origin, located
 from dsec_blocks.cache.origins.web import WebOrigin
 from dsec_blocks.gateways.clock import SystemClock
 from dsec_blocks.gateways.objects import Credentials
@@ -28,15 +30,17 @@ class OriginCredentials:
 
 
 def origin_for(uri: str, credentials: OriginCredentials | None = None) -> Origin:
-    """The origin of `s3://…`, `http(s)://…`, `hf://…`, `file:///…` or an absolute path.
+    """The origin of `s3://…`, `http(s)://…`, `hf://…`, `file:///…`, an absolute path, or one behind `manifest+`.
 
     Raises `UnknownOrigin` for anything else; touches nothing yet.
     """
     chosen = credentials or OriginCredentials()
+    if uri.startswith(PREFIX):
+        return ManifestOrigin(origin_for(uri.removeprefix(PREFIX), credentials))
     if uri.startswith(("file:///", "/")):
         return PathOrigin()
     if uri.startswith("s3://"):
-        split_s3(uri)
+        located(uri)
         return S3Origin(
             Credentials(
                 endpoint_url=chosen.endpoint_url,
@@ -64,7 +68,7 @@ def identity_of(credentials: OriginCredentials) -> str:
     """Who asks an origin, as a name that gives no secret away: equal means the same rights there."""
     parts = [
         credentials.endpoint_url or "",
-        credentials.access_key_id or os.environ.get("AWS_ACCESS_KEY_ID", ""),
+        *([credentials.access_key_id] if credentials.access_key_id else aws.caller(os.environ)),
         credentials.hub_endpoint or os.environ.get("HF_ENDPOINT", ""),
         credentials.hub_token or os.environ.get("HF_TOKEN", ""),
         *(f"{name}={value}" for name, value in credentials.http_headers),

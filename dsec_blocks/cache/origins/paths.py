@@ -1,11 +1,13 @@
 """A file or a directory as an origin: a mounted share, or a disk that others fill."""
 
 import os
+import stat
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
 
-from dsec_blocks.cache.errors import BundleMissing, OriginChanged, OriginRefused
+from dsec_blocks.cache.errors import OriginChanged, OriginRefused, OriginUnreachable, RootGone
 from dsec_blocks.cache.origins.objects import RemoteObject, safe_path, selected
 
 CHUNK_BYTES = 1024 * 1024
@@ -14,16 +16,25 @@ CHUNK_BYTES = 1024 * 1024
 class PathOrigin:
     """`file:///path` or a plain absolute path. The version is size, time and inode: a file's name proves nothing."""
 
-    def list(self, uri: str, *, include: Sequence[str] = (), exclude: Sequence[str] = ()) -> tuple[RemoteObject, ...]:
-        """Every regular file below the directory, or the one file."""
+    def list(
+        self,
+        uri: str,
+        *,
+        include: Sequence[str] = (),
+        exclude: Sequence[str] = (),
+        patience_seconds: float | None = None,
+    ) -> tuple[RemoteObject, ...]:
+        """Every regular file below the directory, or the one file. A path is asked once, whatever the patience.
+
+        Raises `RootGone` when there is nothing (an unmounted share looks like that), and `OriginUnreachable` when the
+        file system under it fails.
+        """
         root = local_path(uri)
-        if not root.exists():
-            raise BundleMissing(f"{root} does not exist")
-        try:
-            paths = [root] if root.is_file() else sorted(_files_below(root))
+        with _asking(root):
+            paths = [root] if stat.S_ISREG(root.stat().st_mode) else sorted(_files_below(root))
             items = [_described(path, path.name if path == root else str(path.relative_to(root))) for path in paths]
-        except PermissionError as error:
-            raise OriginRefused(f"{error.filename} may not be read by this user") from error
+        if not items:
+            raise RootGone(f"there is nothing at {uri}; look at the address, and whether its disk is mounted")
         return selected(uri, items, include=include, exclude=exclude)
 
     def read(
@@ -62,6 +73,21 @@ class PathOrigin:
 def local_path(uri: str) -> Path:
     """The path that `file:///path` or a plain path names."""
     return Path(unquote(urlsplit(uri).path)) if uri.startswith("file:") else Path(uri).absolute()
+
+
+@contextmanager
+def _asking(root: Path) -> Iterator[None]:
+    """Turn what a file system says to a listing into what that means for the origin at `root`."""
+    try:
+        yield
+    except (FileNotFoundError, NotADirectoryError) as error:
+        if error.filename == str(root):
+            raise RootGone(f"{root} does not exist") from error
+        raise OriginChanged(f"{error.filename} was removed while {root} was listed") from error
+    except PermissionError as error:
+        raise OriginRefused(f"{error.filename} may not be read by this user") from error
+    except OSError as error:
+        raise OriginUnreachable(f"{root}: its file system does not answer ({error.strerror or error})") from error
 
 
 def _files_below(root: Path) -> Iterator[Path]:

@@ -6,14 +6,14 @@ once an object instead of once a range, and the bytes land in the fetch's buffer
 
 import threading
 from collections.abc import Iterator, Sequence
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, PartialCredentialsError
 
 from dsec_blocks.cache.errors import BundleMissing, OriginError, OriginRefused, OriginUnreachable, UnknownOrigin
 from dsec_blocks.cache.origins.connections import Connections
 from dsec_blocks.cache.origins.objects import RemoteObject, safe_path, selected
-from dsec_blocks.cache.origins.ranges import read_range
+from dsec_blocks.cache.origins.ranges import TRY_AGAIN, read_range
 from dsec_blocks.gateways.inventory import Listed, crc64nvme, listing, signed_url
 from dsec_blocks.gateways.objects import Bucket, Credentials, ObjectStoreError
 from dsec_blocks.model.clock import Clock
@@ -24,7 +24,9 @@ _SIGN_AGAIN_SECONDS = 900.0
 
 
 class S3Origin:
-    """`s3://bucket/prefix` (a bundle is all below the prefix) or `s3://bucket/key` (a bundle of one)."""
+    """`s3://bucket/prefix` (a bundle is all below the prefix), `s3://bucket/key` (a bundle of one), or
+    `s3://bucket/key?versionId=ID` (one version of it, which never changes).
+    """
 
     def __init__(self, credentials: Credentials, *, clock: Clock, stall_seconds: float | None = None) -> None:
         self._credentials = credentials
@@ -33,12 +35,21 @@ class S3Origin:
         self._lock = threading.Lock()
         self._signed: dict[str, tuple[str, float]] = {}
 
-    def list(self, uri: str, *, include: Sequence[str] = (), exclude: Sequence[str] = ()) -> tuple[RemoteObject, ...]:
+    def list(
+        self,
+        uri: str,
+        *,
+        include: Sequence[str] = (),
+        exclude: Sequence[str] = (),
+        patience_seconds: float | None = None,
+    ) -> tuple[RemoteObject, ...]:
         """Every object below the prefix; keys that end in a slash are folders of somebody's console, not data."""
-        bucket, prefix = split_s3(uri)
-        store = Bucket(bucket, self._credentials)
+        bucket, prefix, version_id = located(uri)
+        store = Bucket(bucket, self._credentials, patience_seconds=patience_seconds)
         below = prefix if not prefix or prefix.endswith("/") else f"{prefix}/"
         try:
+            if version_id is not None:
+                return selected(uri, [_one_version(store, uri)], include=include, exclude=exclude)
             found = [entry for entry in listing(store, below) if not entry.key.endswith("/")]
             if not found and prefix and not prefix.endswith("/"):
                 single = [entry for entry in listing(store, prefix) if entry.key == prefix]
@@ -61,9 +72,9 @@ class S3Origin:
 
     def stored_checksum(self, item: RemoteObject) -> str | None:
         """`crc64nvme:BASE64` of the whole object where the store keeps one."""
-        bucket, key = split_s3(item.uri)
+        bucket, key, version_id = located(item.uri)
         try:
-            found = crc64nvme(Bucket(bucket, self._credentials), key)
+            found = crc64nvme(Bucket(bucket, self._credentials), key, version_id=version_id)
         except ObjectStoreError:
             return None
         return f"crc64nvme:{found}" if found else None
@@ -82,9 +93,9 @@ class S3Origin:
             url, until = self._signed.get(item.uri, ("", 0.0))
             if now < until:
                 return url
-        bucket, key = split_s3(item.uri)
+        bucket, key, version_id = located(item.uri)
         try:
-            url = signed_url(Bucket(bucket, self._credentials), key, seconds=SIGNED_SECONDS)
+            url = signed_url(Bucket(bucket, self._credentials), key, seconds=SIGNED_SECONDS, version_id=version_id)
         except (NoCredentialsError, PartialCredentialsError) as error:
             raise OriginRefused(f"{item.uri}: there are no S3 credentials here ({error})") from error
         with self._lock:
@@ -98,6 +109,21 @@ def split_s3(uri: str) -> tuple[str, str]:
     if parts.scheme != "s3" or not parts.netloc or parts.query or parts.fragment:
         raise UnknownOrigin(f"{uri!r}: write s3://bucket/prefix ('?' and '#' in a key as %3F and %23)")
     return parts.netloc, unquote(parts.path.removeprefix("/"))
+
+
+def located(uri: str) -> tuple[str, str, str | None]:
+    """Bucket, key and version of `s3://bucket/key?versionId=ID`; without one what `split_s3` says.
+
+    Raises `UnknownOrigin`.
+    """
+    plain, separator, query = uri.partition("?")
+    if not separator:
+        return *split_s3(uri), None
+    asked = parse_qs(query)
+    bucket, key = split_s3(plain)
+    if list(asked) != ["versionId"] or len(asked["versionId"]) != 1 or not key or key.endswith("/"):
+        raise UnknownOrigin(f"{uri!r}: write s3://bucket/key?versionId=ID for one version of one object")
+    return bucket, key, asked["versionId"][0]
 
 
 def s3_uri(bucket: str, key: str) -> str:
@@ -119,9 +145,25 @@ def explained(uri: str, error: ObjectStoreError) -> OriginError | BundleMissing:
             return OriginRefused(
                 f"{uri}: the store refuses these credentials ({code}); check the key and its right to list and read"
             )
+        if status in TRY_AGAIN:
+            return OriginUnreachable(
+                f"{uri}: the store does not answer (HTTP {status}, {code or 'no reason'}); nothing was changed"
+            )
+        if status in (400, 405) and "?" in uri:
+            return BundleMissing(f"{uri}: there is no such version; look at the address")
     if isinstance(cause, BotoCoreError):
         return OriginUnreachable(f"{uri}: the store does not answer ({cause}); nothing was changed")
     return OriginError(f"{uri}: {error}")
+
+
+def _one_version(store: Bucket, uri: str) -> RemoteObject:
+    _, key, version_id = located(uri)
+    found = store.stat(key, version_id=version_id)
+    if found is None:
+        raise BundleMissing(f"{uri}: there is no such version; look at the address")
+    return RemoteObject(
+        uri=uri, path=safe_path(key.rpartition("/")[2]), size_bytes=found.size, version=found.etag, has_checksum=True
+    )
 
 
 def _item(bucket: str, entry: Listed, path: str) -> RemoteObject:

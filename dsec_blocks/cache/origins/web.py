@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from urllib.parse import unquote, urlsplit
 
 from dsec_blocks.cache.errors import OriginError, UnknownOrigin
-from dsec_blocks.cache.origins.asking import Answer, ask, judged, patiently
+from dsec_blocks.cache.origins.asking import Answer, ask, asked_by, judged, patience, patiently
 from dsec_blocks.cache.origins.connections import Connections
 from dsec_blocks.cache.origins.objects import RemoteObject, safe_path, selected
 from dsec_blocks.cache.origins.ranges import read_range
@@ -18,12 +18,20 @@ class WebOrigin:
         self._connections = connections or Connections()
         self._final: dict[str, str] = {}
 
-    def list(self, uri: str, *, include: Sequence[str] = (), exclude: Sequence[str] = ()) -> tuple[RemoteObject, ...]:
+    def list(
+        self,
+        uri: str,
+        *,
+        include: Sequence[str] = (),
+        exclude: Sequence[str] = (),
+        patience_seconds: float | None = None,
+    ) -> tuple[RemoteObject, ...]:
         """The one file, with what the server says of its size and version."""
         name = unquote(urlsplit(uri).path).rpartition("/")[2]
         if not name:
             raise UnknownOrigin(f"{uri}: HTTP cannot list a folder; name a file, or use s3://, hf:// or a path")
-        answer = patiently(uri, lambda: self._described(uri))
+        with asked_by(self._connections, patience_seconds) as connections:
+            answer = patiently(uri, lambda: self._described(connections, uri), **patience(patience_seconds))
         item = RemoteObject(uri=uri, path=safe_path(name), size_bytes=_size(answer, uri), version=_version(answer))
         self._final[uri] = answer.url
         return selected(uri, [item], include=include, exclude=exclude)
@@ -48,11 +56,11 @@ class WebOrigin:
         """Close idle connections."""
         self._connections.close()
 
-    def _described(self, uri: str) -> Answer:
-        answer = ask(self._connections, uri, self._headers, method="HEAD")
+    def _described(self, connections: Connections, uri: str) -> Answer:
+        answer = ask(connections, uri, self._headers, method="HEAD")
         if answer.status in (403, 404, 405, 501) or (answer.status == 200 and "content-length" not in answer.headers):
             # Some servers, and most signed addresses, answer GET only.
-            answer = ask(self._connections, uri, {**self._headers, "Range": "bytes=0-0"})
+            answer = ask(connections, uri, {**self._headers, "Range": "bytes=0-0"})
         return judged(answer, uri)
 
 

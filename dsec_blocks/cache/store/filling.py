@@ -12,13 +12,20 @@ from typing import Protocol
 from uuid import uuid4
 
 from dsec_blocks.cache.bundles import BundleAddress, Manifest, ManifestFile, bare_digest, check_paths
-from dsec_blocks.cache.errors import CacheFull, ContentMismatch, LocalDiskError, OriginUnreachable, TransferCancelled
+from dsec_blocks.cache.errors import (
+    CacheFull,
+    ContentMismatch,
+    LocalDiskError,
+    OriginChanged,
+    OriginUnreachable,
+    TransferCancelled,
+)
 from dsec_blocks.cache.origins.objects import RemoteObject
 from dsec_blocks.cache.store import memory
 from dsec_blocks.cache.store.layout import Layout
 from dsec_blocks.cache.store.leases import Held, lease_path
 from dsec_blocks.cache.store.marks import Mark, marks_in, path_of, place, withdraw
-from dsec_blocks.cache.store.refs import Ref, read_listing, with_known_digests, write_listing, write_ref
+from dsec_blocks.cache.store.refs import Ref, known_digests, write_listing, write_ref
 from dsec_blocks.cache.store.room import Need, grant
 from dsec_blocks.cache.store.staging import drop_staging
 from dsec_blocks.cache.store.store import Store
@@ -26,8 +33,8 @@ from dsec_blocks.cache.store.usage import is_left, written_bytes
 from dsec_blocks.cache.store.views import View, keep_blob, link_blob, publish_view
 from dsec_blocks.gateways import files
 
-RESUMABLE = (OriginUnreachable, TransferCancelled, LocalDiskError, CacheFull)
-"""Failures after which what was fetched so far is kept for the next try."""
+RESUMABLE = (OriginUnreachable, OriginChanged, TransferCancelled, LocalDiskError, CacheFull)
+"""Failures after which what was fetched so far is kept for the next try; the journal knows of which version it is."""
 
 
 class Fetched(Protocol):
@@ -96,10 +103,10 @@ def fill(
     try:
         check_paths([item.path for item in items])
         files.make_directory(building / "files")
-        known = with_known_digests(read_listing(layout, address.key), items)
+        known = known_digests(layout, address.uri)
         present: dict[str, str] = {}
         for item in items:
-            digest = known.get(item.path)
+            digest = known.get((item.path, item.version, item.size_bytes))
             target = building / "files" / item.path
             if digest is not None and link_blob(layout, digest, target, size_bytes=item.size_bytes):
                 present[item.path] = digest

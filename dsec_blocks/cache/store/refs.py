@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from dsec_blocks.cache.bundles import BundleAddress, bare_digest
+from dsec_blocks.cache.bundles import BundleAddress
 from dsec_blocks.cache.origins.objects import RemoteObject
 from dsec_blocks.cache.store.layout import Layout, names
 from dsec_blocks.gateways import files
@@ -34,6 +34,8 @@ class Ref:
     fetched_at: float
     seen_by: Mapping[str, float] = field(default_factory=dict)
     """Who was let in by the origin, and when: a copy that is here is nobody's right to read it."""
+    unreachable_at: float | None = None
+    """When the origin was last asked in vain, if that was after the last answer."""
 
     @property
     def address(self) -> BundleAddress:
@@ -43,7 +45,7 @@ class Ref:
     def compared(self, by: str, *, at: float) -> "Ref":
         """The same after `by` has asked the origin."""
         newest = sorted({**self.seen_by, by: at}.items(), key=lambda seen: seen[1])[-MOST_SEEN:]
-        return replace(self, checked_at=at, seen_by=dict(newest))
+        return replace(self, checked_at=at, seen_by=dict(newest), unreachable_at=None)
 
 
 def read_ref(layout: Layout, key: str) -> Ref | None:
@@ -101,26 +103,29 @@ def write_listing(layout: Layout, key: str, items: Sequence[RemoteObject], diges
     files.write(path, raw, at="cache.listing.write")
 
 
+Known = Mapping[tuple[str, str | None, int], str]
+"""(path, version at the origin, bytes) → digest."""
+
+
+def known_digests(layout: Layout, uri: str) -> Known:
+    """What is known of the objects below `uri` from every listing of it, whichever patterns it was asked with."""
+    return {
+        (path, version, size_bytes): digest
+        for key, ref in all_refs(layout).items()
+        if ref.uri == uri
+        for path, (version, size_bytes, digest) in read_listing(layout, key).items()
+        if version is not None
+    }
+
+
 def is_unchanged(listed: Listed, items: Sequence[RemoteObject]) -> bool:
     """Whether the origin still says what it said. An object without a version may have changed."""
-    return len(listed) == len(items) and all(_known_digest(listed, item) is not None for item in items)
+    return len(listed) == len(items) and all(_is_unchanged(listed, item) for item in items)
 
 
-def with_known_digests(listed: Listed, items: Sequence[RemoteObject]) -> dict[str, str]:
-    """Digests by path, for the objects whose content is promised or is known from the last fetch."""
-    known = {}
-    for item in items:
-        digest = bare_digest(item.digest) or _known_digest(listed, item)
-        if digest is not None:
-            known[item.path] = digest
-    return known
-
-
-def _known_digest(listed: Listed, item: RemoteObject) -> str | None:
-    version, size_bytes, digest = listed.get(item.path, (None, -1, ""))
-    if item.version is None or version != item.version or size_bytes != item.size_bytes:
-        return None
-    return digest
+def _is_unchanged(listed: Listed, item: RemoteObject) -> bool:
+    version, size_bytes, _ = listed.get(item.path, (None, -1, ""))
+    return item.version is not None and (version, size_bytes) == (item.version, item.size_bytes)
 
 
 def _read(path: Path) -> Ref | None:

@@ -3,7 +3,7 @@
 What is fetched is complete, hashed and fsynced, and nobody reads it yet: publishing is somebody else's business.
 """
 
-from dsec_blocks.cache.transfer.fetching import Fetched, fetch, fetch_bundle
+from dsec_blocks.cache.transfer.fetching import Fetched, fetch
 from dsec_blocks.cache.transfer.settings import TransferSettings
 
-__all__ = ["Fetched", "TransferSettings", "fetch", "fetch_bundle"]
+__all__ = ["Fetched", "TransferSettings", "fetch"]

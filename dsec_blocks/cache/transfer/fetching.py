@@ -1,20 +1,18 @@
-"""The two calls that everything else uses: fetch these objects, and fetch this bundle as it is now."""
+"""The call that everything else uses: fetch these objects."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
-from dsec_blocks.cache.errors import CacheError, OriginChanged
-from dsec_blocks.cache.origins.objects import Origin, RemoteObject, same_listing
+from dsec_blocks.cache.errors import CacheError
+from dsec_blocks.cache.origins.objects import Origin, RemoteObject
 from dsec_blocks.cache.transfer.disk import on_disk
 from dsec_blocks.cache.transfer.engine import Fetch
 from dsec_blocks.cache.transfer.journal import Journal
 from dsec_blocks.cache.transfer.settings import TransferSettings
 from dsec_blocks.gateways import files
 from dsec_blocks.gateways.processes import boot_id
-
-_LISTINGS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,36 +100,3 @@ def fetch(
         )
         for item in items
     ]
-
-
-def fetch_bundle(
-    uri: str,
-    *,
-    origin: Origin,
-    staging: Path,
-    settings: TransferSettings | None = None,
-    include: Sequence[str] = (),
-    exclude: Sequence[str] = (),
-    progress: Callable[[int], None] = lambda count: None,
-    cancelled: Callable[[], bool] = lambda: False,
-) -> list[Fetched]:
-    """List, fetch, and list again: only a bundle whose two listings agree is one. Begins again twice if they do not.
-
-    Objects that did not change are not fetched again.
-
-    Raises what `fetch` and `Origin.list` raise.
-    """
-    before = origin.list(uri, include=include, exclude=exclude)
-    for tried in range(_LISTINGS):
-        try:
-            fetched = fetch(
-                before, origin=origin, staging=staging, settings=settings, progress=progress, cancelled=cancelled
-            )
-            after = origin.list(uri, include=include, exclude=exclude)
-            same_listing(uri, before, after)
-            return fetched
-        except OriginChanged:
-            if tried == _LISTINGS - 1:
-                raise
-            before = origin.list(uri, include=include, exclude=exclude)
-    raise AssertionError

@@ -22,7 +22,7 @@ from dsec_blocks.cache.errors import (
 from dsec_blocks.cache.origins import RemoteObject
 from dsec_blocks.cache.origins.connections import Connections
 from dsec_blocks.cache.origins.web import WebOrigin
-from dsec_blocks.cache.transfer import Fetched, TransferSettings, fetch, fetch_bundle
+from dsec_blocks.cache.transfer import Fetched, TransferSettings, fetch
 from tests.fixtures.misbehaving import Exchange, MisbehavingOrigin
 
 MIB = 2**20
@@ -173,20 +173,6 @@ def test_a_server_that_ignores_if_match_is_caught_by_its_etag(
     origin_server.tricks.append(other_version)
     with pytest.raises(OriginChanged, match="another ETag"):
         fetch(items, origin=web, staging=tmp_path, settings=QUICK)
-
-
-def test_a_bundle_overwritten_during_its_fetch_is_fetched_as_it_is_now(
-    origin_server: MisbehavingOrigin, web: WebOrigin, tmp_path: Path
-) -> None:
-    newer = os.urandom(3 * MIB)
-
-    def overwrite(exchange: Exchange) -> bool:
-        origin_server.files["model.bin"] = newer
-        return False
-
-    origin_server.times(1, overwrite)
-    got = fetch_bundle(f"{origin_server.url}/model.bin", origin=web, staging=tmp_path, settings=QUICK)
-    assert_whole(got[0], newer)
 
 
 def test_a_file_removed_during_the_fetch_is_one_line(
