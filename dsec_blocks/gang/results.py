@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dsec_blocks.model.errors import DsecError
+from dsec_blocks.model.exits import meaning
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +61,8 @@ def _describe(outcome: RankOutcome) -> str:
     where = f"--- rank {outcome.rank} (member {outcome.member})"
     if outcome.error is None:
         how = f"was killed by signal {-outcome.exit}" if outcome.exit < 0 else f"exited with status {outcome.exit}"
-        return f"{where} {how}; its output is in the run's log"
+        means = meaning(outcome.exit)
+        return f"{where} {how}{means and f' ({means})'}; its output is in the run's log"
     trace = (outcome.error.get("traceback") or "").rstrip()
     said = f"{outcome.error.get('type', 'Error')}: {outcome.error.get('message', '')}"
     return f"{where} {said}" + (f"\n{trace}" if trace else "")

@@ -60,6 +60,8 @@ def _decided(outcome: dict[str, Any], present: RunState | None, **fields: Any) -
          ("finish by force", "TimedOut")),
         ("a crash of ours while cancelling is a cancellation", {"kind": "cancelled"}, state("CRASHED"),
          ("finish by force", "Cancelled")),
+        ("a run that others called crashed and whose gang was stopped for it stays crashed", {"kind": "over"},
+         state("CRASHED"), ("keep", "Crashed")),
         ("a run that a user sent back is the intake's", EXITED, state("SCHEDULED", "AwaitingRetry"),
          ("keep", "Rescheduled")),
         ("a deleted run ends", EXITED, None, ("keep", "Deleted")),
@@ -89,6 +91,13 @@ def test_when_the_restarts_are_used_up_the_run_is_crashed_with_what_happened() -
     judged = judge(gang(outcome=LOST, infrastructure_restarts=3), run(state("RUNNING")), restarts_allowed=3)
     assert isinstance(judged, Finish)
     assert judged.proposal.message == ("Member 1 died (signal 9) and its gang was stopped; all 3 restarts are used up.")
+
+
+def test_a_member_that_could_not_read_its_weights_is_told_so() -> None:
+    outcome = {**LOST, "member_exits": {"1": -7}}
+    judged = judge(gang(outcome=outcome, infrastructure_restarts=3), run(state("RUNNING")), restarts_allowed=3)
+    assert isinstance(judged, Finish)
+    assert judged.proposal.message.startswith("Member 1 died (signal 7: weights unreadable: a page of a mapped file")
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from dsec_blocks.model.exits import meaning
 from dsec_blocks.model.gangs import Gang
 from dsec_blocks.model.names import STATE_WAITING_AGAIN
 from dsec_blocks.model.units import format_duration
@@ -216,7 +217,8 @@ def _what_happened(outcome: Mapping[str, Any]) -> str:
 def _exit(code: int | None) -> str:
     if code is None:
         return ""
-    return f" (signal {-code})" if code < 0 else f" (exit code {code})"
+    told, means = f"signal {-code}" if code < 0 else f"exit code {code}", meaning(code)
+    return f" ({told}{means and f': {means}'})"
 
 
 def _our_doing(gang: Gang, kind: str, at: float) -> bool:

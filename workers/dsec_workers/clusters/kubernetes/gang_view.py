@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from dsec_blocks.model.exits import meaning
 from dsec_blocks.model.gangs import MemberPlacement, Placement
 from dsec_workers.clusters.kubernetes.api import Object
 from dsec_workers.clusters.kubernetes.outpost.termination import decode
@@ -123,7 +124,8 @@ class GangView:
                 fallen[index] = fate.platform
             elif fate.is_over:
                 code = "" if fate.exit_code is None else f" (exit code {fate.exit_code})"
-                fallen[index] = f"its pod ended{code}"
+                means = "" if fate.exit_code is None else meaning(fate.exit_code)
+                fallen[index] = f"its pod ended{code}{means and f': {means}'}"
             elif index in self.lost:
                 fallen[index] = "its pod was deleted"
         return fallen
