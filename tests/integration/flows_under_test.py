@@ -4,9 +4,11 @@ import json
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 from prefect import flow, get_run_logger
-from prefect.flow_runs import suspend_flow_run
+from prefect.deployments import run_deployment
+from prefect.flow_runs import pause_flow_run, suspend_flow_run
 
 
 def note(where: str, text: str) -> None:
@@ -55,6 +57,36 @@ def suspending(where: str = "") -> None:
     note(where, "before")
     suspend_flow_run(key="once", timeout=600)
     note(where, "after")
+
+
+@flow
+def pausing(where: str = "") -> None:
+    """Waits in the middle, in its process and with its GPUs, until it is resumed."""
+    note(where, "before")
+    pause_flow_run(timeout=600, poll_interval=1)
+    note(where, "after")
+
+
+@flow
+def tells(where: str, names: list[str]) -> None:
+    """Notes what its environment says."""
+    note(where, json.dumps({name: os.environ.get(name) for name in names}))
+
+
+@flow(retries=2)
+def fails_when_resumed(where: str, failures: int) -> None:
+    """The first attempt stays until it is interrupted; the next fails so often before it succeeds."""
+    note(where, f"begin {os.environ.get('DSEC_ATTEMPT')}")
+    if os.environ.get("DSEC_ATTEMPT") == "1":
+        time.sleep(60)
+    if Path(where).read_text().split().count("2") <= failures:
+        raise ValueError("a failure of the user's own")
+
+
+@flow
+def calls(deployment: str, parameters: dict[str, Any]) -> None:
+    """Runs a deployment as its child, and waits for it."""
+    run_deployment(deployment, parameters=parameters, poll_interval=1)
 
 
 @flow

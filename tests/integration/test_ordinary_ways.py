@@ -1,5 +1,6 @@
 """Flows get to the pool in the ordinary ways of Prefect, unchanged: schedules, automations, subflows."""
 
+import json
 from typing import Any
 from uuid import uuid4
 
@@ -38,6 +39,20 @@ def test_a_run_that_the_server_has_named_late_starts_as_any_other(site: Site) ->
     site.set_state(run, "SCHEDULED", "Late", force=True)
     site.start_worker()
     site.wait_state(run, "COMPLETED")
+
+
+def test_what_is_typed_in_the_form_of_one_run_goes_before_what_its_deployment_says(site: Site) -> None:
+    """The environment is merged name by name, everything else replaced."""
+    notes = site.home / "notes"
+    site.start_worker()
+    env = {"KEPT": "deployment", "CHANGED": "deployment"}
+    typed = {"devices_per_node": 3, "env": {"CHANGED": "run", "ADDED": "run"}}
+    parameters = {"where": str(notes), "names": ["KEPT", "CHANGED", "ADDED"]}
+    run = site.submit("tells", parameters=parameters, overrides=typed, devices_per_node=1, priority=7, env=env)
+    site.wait_state(run, "COMPLETED")
+    request = site.wait_gang(run, GangState.ENDED).request
+    assert (request.devices_per_node, request.priority) == (3, 7)
+    assert json.loads(notes.read_text()) == {"KEPT": "deployment", "CHANGED": "run", "ADDED": "run"}
 
 
 def test_a_pool_that_nobody_has_made_is_made_with_our_form_by_its_first_worker_10964(site: Site) -> None:
