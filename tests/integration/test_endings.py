@@ -1,8 +1,13 @@
 """How runs end: by themselves, by their machine's fault, by a limit; and what never happens twice."""
 
+import os
+import signal
+
 import pytest
 
+from dsec_blocks.gateways import processes
 from dsec_blocks.model.gangs import GangState
+from tests.crash.sightings import processes_of
 from tests.integration.site import Site
 
 pytestmark = pytest.mark.slow
@@ -17,6 +22,24 @@ def test_a_run_whose_process_was_killed_is_restarted_and_not_left_running_10141(
     site.wait_state(run, "COMPLETED", seconds=40)
     assert notes.read_text().split() == ["begin", "begin"]
     assert any("restart 1 of 3" in text for text in site.messages(run))
+
+
+def test_a_run_that_loses_a_member_is_restarted_whole_and_not_left_running_15945(site: Site) -> None:
+    """Issues 15945, 10141: not the flow's process is lost, but what it needs on another node."""
+    notes = site.home / "notes"
+    site.start_worker()
+    run = site.submit(
+        "sleeper", parameters={"where": str(notes), "seconds": 0, "at_first": 60}, nodes=2, devices_per_node=1
+    )
+    site.wait_gang(run, GangState.RUNNING)
+    site.wait("its user code", notes.exists)
+    log = str(site.home / "gangs" / f"{run}-1" / "member-1.log")
+    [member] = [pid for pid in processes_of(site.home) if processes.open_files(pid).get(1) == log]
+    os.kill(member, signal.SIGKILL)
+    site.wait("the restart", lambda: (g := site.gang(run)) and g.infrastructure_restarts == 1, seconds=30)
+    site.wait_state(run, "COMPLETED")
+    assert [" ".join(line.split()[:2]) for line in notes.read_text().splitlines()] == ["begin 1", "begin 2", "end 2"]
+    assert any(text.startswith("Member 1 died (signal 9)") for text in site.messages(run)), site.messages(run)
 
 
 def test_restarts_are_counted_and_then_the_run_is_crashed_with_what_happened(site: Site) -> None:
@@ -76,3 +99,18 @@ def test_suspend_gives_the_gpus_back_and_resume_comes_again(site: Site) -> None:
     site.http.post(f"flow_runs/{run}/resume", json={}).raise_for_status()
     site.wait_state(run, "COMPLETED", seconds=60)
     assert notes.read_text().split() == ["before", "before", "after"]
+
+
+def test_a_paused_run_keeps_its_gpus_says_so_and_goes_on_where_it_was(site: Site) -> None:
+    notes = site.home / "notes"
+    site.start_worker()
+    run = site.submit("pausing", parameters={"where": str(notes)}, nodes=2, devices_per_node=2)
+    site.wait_state(run, "PAUSED")
+    said = "Paused: this run keeps its 2×2 GPUs meanwhile; suspend it to let them go."
+    site.wait("what it costs in its log", lambda: said in site.logs(run))
+    assert len(site.ledger.holders(site.pool)) == 4
+    site.http.post(f"flow_runs/{run}/resume", json={}).raise_for_status()
+    site.wait_state(run, "COMPLETED")
+    assert notes.read_text().split() == ["before", "after"]
+    gang = site.wait_gang(run, GangState.ENDED)
+    assert (gang.attempt, gang.evictions, gang.infrastructure_restarts) == (1, 0, 0)
