@@ -48,13 +48,15 @@ class Admission(Transactions):
         why: str = "",
         costs: Mapping[str, float] | None = None,
         lifted: bool = False,
+        conditional_until: float | None = None,
     ) -> Gang:
         """Reserve the whole `placement` for a waiting gang and mark its running `victims` as evicting.
 
         Each node of it is told in the same transaction to fetch the gang's inputs.
         A device that a victim (or a gang already evicting, not yet promised to anybody) holds is promised behind it.
         `costs` are the victims' costs in device-seconds, for the record. What a gang that is `lifted` has had counts
-        anew, and it is not lifted again. Returns the gang with its new attempt.
+        anew, and it is not lifted again. `conditional_until` is until when one that passes the head of line may stay.
+        Returns the gang with its new attempt.
 
         Raises `ReservationConflict`; nothing has changed then, for the gang and for the victims.
         """
@@ -70,6 +72,7 @@ class Admission(Transactions):
                         placement=placement.to_json(),
                         admitted_at=now,
                         expires_at=expires_at,
+                        conditional_until=conditional_until,
                         **_FRESH_ATTEMPT,
                         **(_LIFTED if lifted else {}),
                     )

@@ -36,8 +36,19 @@ class Eviction:
 class Evictions(Transactions):
     """Telling gangs to leave, and taking that back."""
 
-    def evict(self, fence: Fence, run_ids: Collection[str], *, why: str, for_run: str | None = None) -> list[str]:
-        """Running and launching gangs become evicting; returns those that did, others are left alone."""
+    def evict(
+        self,
+        fence: Fence,
+        run_ids: Collection[str],
+        *,
+        why: str,
+        for_run: str | None = None,
+        costs: Mapping[str, float] | None = None,
+    ) -> list[str]:
+        """Running and launching gangs become evicting; returns those that did, others are left alone.
+
+        `costs` in device-seconds are for the record.
+        """
         with self.transaction(at="ledger.evict", fence=fence) as connection:
             return notice(
                 connection,
@@ -45,7 +56,7 @@ class Evictions(Transactions):
                 run_ids=run_ids,
                 for_run=for_run,
                 why=why,
-                costs={},
+                costs=costs or {},
                 now=self._clock.now(),
             )
 
@@ -90,17 +101,20 @@ class Evictions(Transactions):
                 found[run_id] = (*found.get(run_id, ()), for_run)
         return found
 
-    def evicted_since(self, pool: str, since: float) -> list[tuple[str, str, float]]:
-        """(run id, team, time of the notice) of every eviction for another gang since then, oldest first."""
+    def evicted_since(self, pool: str, since: float) -> list[tuple[str, str, float, str]]:
+        """(run id, team, time of the notice, for which run) of every gang that made way since then, oldest first.
+
+        One that left to grow did so for itself.
+        """
         query = (
-            sa.select(_rows.c.run_id, _gangs.c.team, _rows.c.noticed_at)
+            sa.select(_rows.c.run_id, _gangs.c.team, _rows.c.noticed_at, _rows.c.for_run)
             .join(_gangs, _gangs.c.run_id == _rows.c.run_id)
             .where(_rows.c.pool == pool, _rows.c.noticed_at >= since)
             .where(_rows.c.for_run.is_not(None), _rows.c.state != "withdrawn")
             .order_by(_rows.c.id)
         )
         with self.reading() as connection:
-            return [(row.run_id, row.team, row.noticed_at) for row in connection.execute(query)]
+            return [(row.run_id, row.team, row.noticed_at, row.for_run) for row in connection.execute(query)]
 
 
 def notice(

@@ -119,3 +119,5 @@ class Gang:
     """When it last came back into the queue; None: never."""
     lifted: bool = False
     """Time sharing has given it its one lift."""
+    conditional_until: float | None = None
+    """The current attempt passed the head of line on the condition that it can be evicted for it from then on."""

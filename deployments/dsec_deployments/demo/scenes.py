@@ -311,7 +311,7 @@ def _background(stage: Stage, name: str, *, devices_per_node: int, **parameters:
 def _running(stage: Stage) -> list[RunningGang]:
     holdings = stage.ledger.holders(POOL)
     gangs = stage.ledger.gangs(POOL, HOLDING_STATES)
-    return [running_gang(gang, holdings, for_run={}, conditional_until=None) for gang in gangs if gang.placement]
+    return [running_gang(gang, holdings, for_run={}) for gang in gangs if gang.placement]
 
 
 def _preempted_state(stage: Stage, run: Submitted) -> dict[str, Any] | None:

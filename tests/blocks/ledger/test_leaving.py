@@ -322,5 +322,5 @@ def test_evictions_for_others_are_counted_by_team_from_a_time_on(
     ledger.evict(fence, ["w"], why="drain of n1")
     at = clock.now()
 
-    assert [(run_id, noticed) for run_id, _, noticed in ledger.evicted_since(POOL, at)] == [("v", at)]
+    assert ledger.evicted_since(POOL, at) == [("v", "default", at, "b")]
     assert ledger.evicted_since(POOL, at + 1) == []

@@ -64,6 +64,8 @@ class Pool:
             self._set(self._starting(gang, admit.placement, result, promised=bool(admit.victims or admit.waits_for)))
             if not self.running[admit.run_id].promised:
                 self.started.setdefault(admit.run_id, self.now)
+        for recall in result.recalls:
+            self._set(replace(self.running[recall.run_id], evicting=True, evicting_for=recall.for_run))
         for growth in result.growths:
             self._change(growth.run_id, growth.placement)
         self.snapshot = self.snapshot.apply(shadows=result.shadows)

@@ -5,8 +5,17 @@ from typing import Any
 
 from dsec_blocks.model.gangs import MemberPlacement, Placement
 from dsec_blocks.model.reasons import Reason, ReasonCode
-from dsec_workers.lifecycle.shadow_policy import ADMIT, HOLD, OTHER_PLACE, OTHER_VICTIMS, ShadowPolicy, differences
-from dsec_workers.scheduling.decisions import Admit, Hold, Plan, Victim
+from dsec_workers.lifecycle.shadow_policy import (
+    ADMIT,
+    HOLD,
+    LET_STAY,
+    OTHER_PLACE,
+    OTHER_VICTIMS,
+    RECALL,
+    ShadowPolicy,
+    differences,
+)
+from dsec_workers.scheduling.decisions import Admit, Hold, Plan, Recall, Victim
 
 
 def admit(run_id: str, node: str = "n1", *victims: str) -> Admit:
@@ -34,6 +43,14 @@ def test_every_kind_of_difference_is_named_with_its_reason() -> None:
         "new": (ADMIT, "fits; evicts v2"),
         "kills": (OTHER_VICTIMS, "fits; evicts v2"),
         "held": (HOLD, "none free"),
+    }
+
+
+def test_a_passer_that_only_one_of_them_calls_back_is_a_difference() -> None:
+    both, one, other = (Recall(run_id=name, for_run="head", start=1.0, cost=2.0) for name in ("both", "one", "other"))
+    assert differences(Plan(recalls=(both, one)), Plan(recalls=(both, other))) == {
+        "other": (RECALL, "for head, which it passed in line"),
+        "one": (LET_STAY, "does not call it back for head, which it passed in line"),
     }
 
 

@@ -153,6 +153,8 @@ def carry_out(snapshot: Snapshot, result: Plan, queue: Sequence[QueuedGang], now
             created_by=gang.created_by,
             tags=gang.tags,
         )
+    for recall in result.recalls:
+        updated[recall.run_id] = replace(present[recall.run_id], evicting=True, evicting_for=recall.for_run)
     return snapshot.apply(updated=list(updated.values()), shadows=result.shadows)
 
 

@@ -13,7 +13,7 @@ from dsec_workers.simulation.overheads import Overheads
 from dsec_workers.simulation.production import Production
 from dsec_workers.simulation.replay import Replay
 from tests.workers.simulation.test_replay import traces
-from tests.workers.simulation.worlds import job, team, trace
+from tests.workers.simulation.worlds import ends, job, replayed, starts, team, trace
 
 
 def test_a_job_like_one_that_was_just_refused_asks_no_second_plan(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,6 +33,18 @@ def test_a_job_like_one_that_was_just_refused_asks_no_second_plan(monkeypatch: p
     found = Replay(trace(first, *others), nodes, scheduler).run()
     assert all(outcome.finished_at is not None for outcome in found.outcomes.values())
     assert [at for at in asked if 1001.0 <= at < 1020.0] == []
+
+
+def test_the_head_of_line_starts_as_the_contract_ends_that_it_waits_for_although_somebody_passed_it() -> None:
+    lasting = job("lasting", 0, 9000, "2x4", max_runtime_seconds=9000.0, preemptible=False)
+    short = job("short", 0, 3000, "4", max_runtime_seconds=3000.0, preemptible=False)
+    head = job("head", 10, 100, "3x4", preemptible=False)
+    passer = job("passer", 3100, 20_000, "4", grace_seconds=60.0)
+    overheads = Overheads(checkpoint_seconds=60.0, restart_seconds=0.0)
+    found = replayed(trace(lasting, short, head, passer), "3x4", "dsec", overheads=overheads)
+    assert starts(found)["passer"] == 3100.0
+    assert starts(found)["head"] == ends(found)["lasting"]
+    assert found.outcomes["passer"].evictions == 1
 
 
 @pytest.mark.slow

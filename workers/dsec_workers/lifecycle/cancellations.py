@@ -66,8 +66,7 @@ async def observe(term: Term, run_id: str, run: Run | None) -> None:
     if gang.state is GangState.WAITING:
         if cancelling:
             await term.api.cancelled(run_id, "Cancelled while waiting.")
-        await term.write(term.ledger.forget_waiting, [run_id])
-        term.forget(run_id)
+        await _forget(term, run_id)
     elif gang.state is GangState.RESERVED or (gang.state is GangState.LAUNCHING and not gang.launch):
         await claims.undo(term, gang, run, why="cancelled")
         term.ring()
@@ -105,8 +104,16 @@ async def _mend(term: Term, run_id: str, run: Run | None, gang: Gang | None) -> 
         await claims.give_back(term, gang, run, why="its claim was interrupted")
     else:
         # Running, or paused, without us: whoever started it owns it.
-        await term.write(term.ledger.forget_waiting, [run_id])
-        term.forget(run_id)
+        await _forget(term, run_id)
+
+
+async def _forget(term: Term, run_id: str) -> None:
+    """It waits here no more; passers that were told to leave for it stay, where that can still be taken back."""
+    await term.write(term.ledger.forget_waiting, [run_id])
+    term.forget(run_id)
+    for eviction in await term.read(term.ledger.evictions, term.pool):
+        if eviction.for_run == run_id:
+            await claims.withdraw(term, eviction.run_id)
 
 
 async def _stop(term: Term, gang: Gang, run: Run | None) -> None:

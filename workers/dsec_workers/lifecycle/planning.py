@@ -1,6 +1,5 @@
 """The ledger's records made into a snapshot, and the plan carried out: admissions first, then reasons."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
@@ -10,11 +9,11 @@ from dsec_blocks.model.devices import Node
 from dsec_blocks.model.errors import InvalidRequest, ReservationConflict
 from dsec_blocks.model.gangs import Gang, GangState
 from dsec_blocks.model.reasons import Reason, ReasonCode
-from dsec_workers.lifecycle import claims, evictions, growing, reasons
+from dsec_workers.lifecycle import claims, evictions, growing, reasons, recalling
 from dsec_workers.lifecycle.data_distance import NOTHING_KNOWN, DataDistance, believed
 from dsec_workers.lifecycle.intake import Intake
 from dsec_workers.lifecycle.orders import Orders
-from dsec_workers.lifecycle.records import queued, snapshot_of
+from dsec_workers.lifecycle.records import evicted_lately, queued, snapshot_of
 from dsec_workers.lifecycle.rules import policy_of
 from dsec_workers.lifecycle.run_limits import Room
 from dsec_workers.lifecycle.shadow_policy import ShadowPolicy
@@ -61,7 +60,6 @@ class Planning:
     plan: Planner
     policy: Policy
     nodes: tuple[Node, ...] = ()
-    conditional: dict[str, float] = field(default_factory=dict)
     memory: Memory = field(default_factory=Memory)
     """Of `plan`: what it knows of the records that come again."""
     last: Snapshot | None = None
@@ -96,13 +94,14 @@ class Planning:
         planned = term.clock.monotonic()
         plan = await self._asked(term, snapshot, queue, now)
         spent = Spent(began=began, plan_seconds=term.clock.monotonic() - planned)
+        recalling.wake_in_time(term, snapshot, plan, self.policy, now)
         await term.write(term.ledger.put_shadows, [_shadow_row(shadow) for shadow in plan.shadows])
-        self.conditional = {r: t for r, t in {**self.conditional, **plan.conditional}.items() if r in gangs}
         for admit in plan.admits:
             if room.holds(gangs[admit.run_id], admit):
                 await self._admit(term, admit, plan, gangs, spent)
             else:
                 term.wake.ring()  # the next cycle tells it why
+        await recalling.begin(term, plan, gangs)
         await growing.begin(term, plan, gangs)
         await reasons.tell(term, [*refused, *plan.holds], gangs)
         if self.shadow.policy is not None:
@@ -155,7 +154,7 @@ class Planning:
             "half_life_seconds": self.policy.usage_half_life_seconds,
             "model_weights": self.policy.model_weights,
         }
-        evicted_lately, moved_at = await self._past_evictions(term, now)
+        lately, moved_at = await self._past_evictions(term, now)
         self.last = snapshot_of(
             last=self.last,
             pool=term.pool,
@@ -167,8 +166,7 @@ class Planning:
             usage=await term.read(term.ledger.decayed_usage, term.pool, now, **usage),
             shadows=await term.read(term.ledger.shadows, term.pool),
             orders=orders,
-            conditional=self.conditional,
-            evicted_lately=evicted_lately,
+            evicted_lately=lately,
             moved_at=moved_at,
             arrivals=await term.read(term.ledger.arrivals, term.pool),
         )
@@ -185,8 +183,7 @@ class Planning:
         if not window and not interval:
             return {}, {}
         rows = await term.read(term.ledger.evicted_since, term.pool, now - max(window, interval))
-        lately = Counter(team for _, team, at in rows if at >= now - window)
-        return dict(lately), {run_id: at for run_id, _, at in rows}
+        return evicted_lately(rows, since=now - window), {run_id: at for run_id, _, at, _ in rows}
 
     async def refresh(self, term: Term) -> None:
         """Take over the policy that somebody set meanwhile; one that cannot be read leaves the last in force."""
@@ -237,6 +234,7 @@ class Planning:
                 why=f"Preempted by {gang.name} (team {gang.team}, priority {gang.request.priority})",
                 costs={each.run_id: each.cost for each in leaving},
                 lifted=admit.run_id in plan.lifted,
+                conditional_until=plan.conditional.get(admit.run_id),
             )
         except ReservationConflict as error:
             # Something changed since the snapshot; the next cycle sees it.

@@ -1,5 +1,6 @@
 """The ledger's gangs as the planner's records. Light to import: `dsec queue` plans with them too, without Prefect."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -50,7 +51,6 @@ def running_gang(
     holdings: Sequence[Holding],
     *,
     for_run: Mapping[str, str | None],
-    conditional_until: float | None,
     moved_at: float | None = None,
 ) -> RunningGang:
     """The gang that holds devices (or is promised some) as the planner sees it.
@@ -83,12 +83,20 @@ def running_gang(
         evicting=gang.state is GangState.EVICTING,
         evicting_for=for_run.get(gang.run_id),
         promised=any(holding.turn > 0 for holding in mine.values()),
-        conditional_until=conditional_until,
+        conditional_until=gang.conditional_until,
         moved_at=moved_at,
         created_by=gang.created_by,
         tags=gang.tags,
         attained_seconds=gang.attained_seconds,
     )
+
+
+def evicted_lately(made_way: Iterable[tuple[str, str, float, str]], *, since: float) -> dict[str, int]:
+    """By team, how many evictions others have cost it since then; a gang that left to grow was evicted by nobody.
+
+    `made_way` are (run id, team, time of the notice, for which run).
+    """
+    return dict(Counter(team for run_id, team, at, for_run in made_way if at >= since and for_run != run_id))
 
 
 def seen(arrivals: Arrivals) -> dict[MemberShape, float]:
@@ -120,7 +128,6 @@ def snapshot_of(
     usage: Mapping[str, float],
     shadows: Iterable[Mapping[str, Any]],
     orders: Orders,
-    conditional: Mapping[str, float] = MappingProxyType({}),
     evicted_lately: Mapping[str, int] = MappingProxyType({}),
     moved_at: Mapping[str, float] = MappingProxyType({}),
     arrivals: Arrivals = NOBODY_ARRIVED,
@@ -141,7 +148,6 @@ def snapshot_of(
                 gang,
                 held.get(gang.run_id, ()),
                 for_run=for_run,
-                conditional_until=conditional.get(gang.run_id),
                 moved_at=moved_at.get(gang.run_id),
             )
             for gang in gangs

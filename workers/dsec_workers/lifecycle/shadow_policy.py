@@ -14,6 +14,7 @@ from dsec_workers.scheduling.policy import Policy
 
 STAGE = "shadow-policy"
 ADMIT, HOLD, OTHER_PLACE, OTHER_VICTIMS = "would admit", "would hold", "would place elsewhere", "would evict others"
+RECALL, LET_STAY = "would call back", "would let stay"
 
 
 @dataclass
@@ -50,4 +51,10 @@ def differences(plan: Plan, shadow: Plan) -> dict[str, tuple[str, str]]:
             found[admit.run_id] = (OTHER_PLACE, f"on {nodes}")
     for run_id in real:
         found[run_id] = (HOLD, held.get(run_id, "not decided within this cycle"))
+    recalled = {recall.run_id: recall.for_run for recall in plan.recalls}
+    for recall in shadow.recalls:
+        if recalled.pop(recall.run_id, None) is None:
+            found[recall.run_id] = (RECALL, f"for {recall.for_run}, which it passed in line")
+    for run_id, head in recalled.items():
+        found[run_id] = (LET_STAY, f"does not call it back for {head}, which it passed in line")
     return found

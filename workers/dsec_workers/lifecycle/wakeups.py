@@ -34,8 +34,8 @@ class Wake:
         self._bell.set()
 
     def at(self, when: float) -> None:
-        """Ring at `when` (seconds since the epoch)."""
-        if when not in self._set:
+        """Ring at `when` (seconds since the epoch), if that is to come; also if nobody waits at that moment."""
+        if when > self._clock.now() and when not in self._set:
             self._set.add(when)
             heapq.heappush(self._alarms, when)
 
@@ -46,9 +46,12 @@ class Wake:
         self._bell = anyio.Event()
 
     def _next_alarm(self) -> float:
-        now = self._clock.now()
+        now, passed = self._clock.now(), False
         while self._alarms and self._alarms[0] <= now:
             self._set.discard(heapq.heappop(self._alarms))
+            passed = True
+        if passed:
+            return 0.0
         return self._alarms[0] - now if self._alarms else float("inf")
 
 

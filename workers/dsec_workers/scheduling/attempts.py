@@ -110,7 +110,8 @@ class Attempts:
             return set()
         trial, gang = self.trial, self.trial.queue[number]
         overhead = overhead_seconds(gang.checkpoint_seconds, gang.restart_seconds, trial.policy)
-        least = trial.policy.conditional_worth * overhead + kind.request.grace_seconds
+        leaving = trial.policy.checkpoint_seconds if gang.checkpoint_seconds is None else gang.checkpoint_seconds
+        least = max(leaving, trial.policy.conditional_worth * overhead) + kind.request.grace_seconds
         return {
             index
             for index in avoided

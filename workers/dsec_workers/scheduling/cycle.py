@@ -4,7 +4,7 @@ Sort out what can never start; then, again and again, try the first in order unt
 changes shares, room and rights, so the order is asked anew after each: the result equals planning one admission at a
 time. Every pass of the loop either admits a gang or closes a class of gangs, and classes are reopened only by
 admissions that evict, move a shadow or make a team borrow, within a budget. What is then left over is dealt to
-elastic gangs.
+elastic gangs, and passers whose time is up are called back for heads of line that start later.
 """
 
 from collections.abc import Sequence
@@ -20,6 +20,7 @@ from dsec_workers.scheduling.order import Ages, GangClass, Order
 from dsec_workers.scheduling.policy import Policy
 from dsec_workers.scheduling.prospects import expecting
 from dsec_workers.scheduling.quota import Quota
+from dsec_workers.scheduling.recalls import call_back
 from dsec_workers.scheduling.screening import Screening
 from dsec_workers.scheduling.snapshot import QueuedGang, RunningGang, Snapshot
 from dsec_workers.scheduling.sorting import Sorting
@@ -68,6 +69,7 @@ class _Cycle:
         ages = Ages.of(since, line.seniority[rows], policy, now)
         self.order = Order(self.queue, self.classes, self.sorting.class_of, ages, quota, policy)
         snapshot = self.snapshot = expecting(snapshot, self.classes, policy)
+        self.slots = slots
         self.trial = Trial(snapshot, slots, self.queue, quota, policy, now)
         self.attempts = Attempts(self.trial)
         self.screening = Screening(self.order, self.trial)
@@ -86,6 +88,8 @@ class _Cycle:
             self.admits = deal_surplus(self.trial, self.admits, self._admitted)
             growths = grow(self.trial, self._somebody_waits)
             self.trial.forget_answers()
+        heads = {number: self._class(number) for number in self.trial.keepers}
+        recalls = call_back(self.trial, self.slots, heads)
         refused = sorted(self.sorting.refused, key=lambda pair: (pair[0].submitted_at, pair[0].run_id))
         holds = Holds(self.order, self.trial, self.screening).all(self._free_by_pool())
         return Plan(
@@ -93,6 +97,7 @@ class _Cycle:
             holds=(*holds, *(Hold(run_id=gang.run_id, reason=reason) for gang, reason in refused)),
             shadows=self._shadows(),
             growths=tuple(growths),
+            recalls=tuple(recalls),
             lifted=tuple(admit.run_id for admit in self.admits if admit.run_id in self.sorting.lifted),
             policy_version=self.policy.version,
             conditional=dict(self.trial.conditional),

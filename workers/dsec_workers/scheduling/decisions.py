@@ -96,6 +96,19 @@ class Shadow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Recall:
+    """A passer is to leave now, so that the head of line `for_run` can start at `start`; cost in device-seconds.
+
+    Nobody is admitted for it: the head's other devices are still held, by gangs whose contracts end in time.
+    """
+
+    run_id: str
+    for_run: str
+    start: float
+    cost: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """All decisions of one cycle, in the order in which they are to be carried out."""
 
@@ -104,6 +117,8 @@ class Plan:
     shadows: tuple[Shadow, ...] = ()
     growths: tuple[Resize, ...] = ()
     """Running elastic gangs that grow into what nobody else needs."""
+    recalls: tuple[Recall, ...] = ()
+    """Passers that are told to leave for the head of line, which starts later."""
     lifted: tuple[str, ...] = ()
     """Gangs admitted by the one lift of time sharing: their attained time counts anew."""
     policy_version: str = ""

@@ -3,7 +3,7 @@
 import numpy as np
 
 from dsec_workers.scheduling.cost import UNITS, eviction_cost, move_cost, resize_cost
-from dsec_workers.scheduling.fleet import Bools, Ints
+from dsec_workers.scheduling.fleet import Bools, Floats, Ints
 from dsec_workers.scheduling.holders import Slots
 from dsec_workers.scheduling.options import How, Option
 from dsec_workers.scheduling.policy import Policy
@@ -32,7 +32,9 @@ class Roster:
         self.exposed: Bools = slots.there & (committed | (ran >= policy.min_run_seconds))
         """Past its minimum run: until its first commit after each start, bounded."""
         checkpoint = np.where(np.isnan(slots.checkpoint), policy.checkpoint_seconds, slots.checkpoint)
-        self.due: Bools = slots.there & (now >= slots.conditional_until - (checkpoint + slots.grace))
+        self.hand_over: Floats = checkpoint + slots.grace
+        """Seconds from the notice until its devices are free, at most; see `cost.hand_over_seconds`."""
+        self.due: Bools = slots.there & (now >= slots.conditional_until - self.hand_over)
         """Passed on a condition whose time to leave has come."""
         self.settled: Bools = slots.there & (now - slots.moved_at < policy.move_interval_seconds)
         """Moved or resized lately."""

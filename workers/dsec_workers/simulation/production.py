@@ -12,11 +12,11 @@ from dsec_blocks.model.devices import Node
 from dsec_blocks.model.errors import InvalidRequest
 from dsec_blocks.model.teams import Team
 from dsec_workers.scheduling import Plan, Policy, QueuedGang, RunningGang, Snapshot, build_snapshot, plan
-from dsec_workers.scheduling.cost import hand_over_seconds
+from dsec_workers.scheduling.recalls import due_times
 from dsec_workers.scheduling.time_sharing import attained
 from dsec_workers.simulation.jobs import Waiting
 from dsec_workers.simulation.overheads import Overheads
-from dsec_workers.simulation.schedulers import Start
+from dsec_workers.simulation.schedulers import Leave, Start
 from dsec_workers.simulation.site import Seats, Site
 
 
@@ -141,7 +141,7 @@ class Production:
 
     # ---- what is decided --------------------------------------------------------------------------------------
 
-    def decide(self, site: Site, now: float) -> Sequence[Start]:
+    def decide(self, site: Site, now: float) -> Sequence[Start | Leave]:
         """One cycle, if anything may have changed."""
         if not (self._dirty or (self._wake is not None and self._wake <= now)):
             return []
@@ -158,23 +158,22 @@ class Production:
         self._finished, self._updated = [], {}
         self.plan = plan(self.snapshot, list(self.waiting.values()), self.policy, now)
         self._had_lift.update(self.plan.lifted)
-        starts = [self._start(number, site, now) for number in range(len(self.plan.admits))]
+        decided: list[Start | Leave] = [self._start(number, site, now) for number in range(len(self.plan.admits))]
+        for recall in self.plan.recalls:
+            self._evicted(recall.run_id, recall.for_run, now)
+            decided.append(Leave(id=recall.run_id))
         self.snapshot = self.snapshot.apply(updated=list(self._updated.values()), shadows=self.plan.shadows)
         self._updated = {}
         self._settle(now)
         # What the budget of one cycle left undecided is decided in the next.
         self._dirty = len(self.plan.admits) >= self.policy.max_admissions
-        return starts
+        return decided
 
     def _start(self, number: int, site: Site, now: float) -> Start:
         admit = self.plan.admits[number]
         gang = self.waiting.pop(admit.run_id)
         for victim in admit.victims:
-            record = self._record(victim.run_id)
-            self._updated[victim.run_id] = replace(record, evicting=True, evicting_for=admit.run_id)
-            before = self._evicted_for.get(victim.run_id, ())
-            self._evicted_for[victim.run_id] = tuple(sorted({*before, admit.run_id}))
-            self._evictions.append((now, record.team))
+            self._evicted(victim.run_id, admit.run_id, now)
         self._updated[gang.run_id] = RunningGang(
             run_id=gang.run_id,
             team=gang.team,
@@ -197,6 +196,12 @@ class Production:
             waits_for=admit.waits_for,
         )
 
+    def _evicted(self, id: str, for_run: str, now: float) -> None:
+        record = self._record(id)
+        self._updated[id] = replace(record, evicting=True, evicting_for=for_run)
+        self._evicted_for[id] = tuple(sorted({*self._evicted_for.get(id, ()), for_run}))
+        self._evictions.append((now, record.team))
+
     def _evicted_lately(self, now: float) -> Mapping[str, int]:
         if self.policy.evictions_per_team is None:
             self._evictions.clear()
@@ -218,16 +223,13 @@ class Production:
     def _changes(self, now: float) -> Iterator[float]:
         """Times to come at which somebody may be evicted, or may evict, who may not now."""
         policy = self.policy
+        yield from due_times(self.snapshot.gangs(), self.snapshot.shadows, policy, now)
         for gang in self.snapshot.gangs():
             if gang.evicting or gang.promised:
                 continue
             first = gang.started_at + policy.min_run_seconds
             if gang.first_commit_at is None and first > now:
                 yield first
-            if gang.conditional_until is not None:
-                due = gang.conditional_until - hand_over_seconds(gang, policy)
-                if due > now:
-                    yield due
             if policy.time_sharing:
                 had = attained(gang, now)
                 level = next((threshold for threshold in policy.level_device_seconds if threshold > had), None)

@@ -13,7 +13,7 @@ from dsec_blocks.model.devices import Node
 from dsec_workers.simulation.jobs import Trace, Waiting
 from dsec_workers.simulation.overheads import Overheads
 from dsec_workers.simulation.recording import Outcome, Recording, Sample, Span
-from dsec_workers.simulation.schedulers import Scheduler, Start
+from dsec_workers.simulation.schedulers import Leave, Scheduler, Start
 from dsec_workers.simulation.site import NotFree, Seats, Shape, Site
 
 
@@ -250,12 +250,15 @@ class Replay:
     def _decide(self) -> None:
         watch = self.stopwatch
         began = watch() if watch else 0.0
-        starts = self.scheduler.decide(self.site, self.now)
+        decided = self.scheduler.decide(self.site, self.now)
         if watch:
             self.recording.decide_seconds += watch() - began
         self.recording.cycles += 1
-        for start in starts:
-            self._start(start)
+        for decision in decided:
+            if isinstance(decision, Leave):
+                self._leave(decision.id)
+            else:
+                self._start(decision)
         wake = self.scheduler.wake_at()
         if wake is not None and (self._woken_for is None or wake < self._woken_for) and self._waiting:
             self._woken_for = max(wake, self.now + self.tick)
@@ -272,10 +275,7 @@ class Replay:
         present = _Attempt(start.id, outcome.attempts, start.seats, before)
         inherited: dict[int, int] = {}
         for id in start.victims:
-            victim = self._present[id]
-            if victim.leaving or victim.started_at is None:
-                raise NotFree(f"{id} is leaving or has not begun; it cannot be evicted for {start.id}")
-            self._leave(victim)
+            self._leave(id)
         for id in before:
             for node, mask in self._present[id].seats:
                 inherited[node] = inherited.get(node, 0) | mask
@@ -288,11 +288,14 @@ class Replay:
         if not before:
             self._begin(present)
 
-    def _leave(self, victim: _Attempt) -> None:
+    def _leave(self, id: str) -> None:
+        victim = self._present[id]
+        if victim.leaving or victim.started_at is None:
+            raise NotFree(f"{id} is leaving or has not begun; it cannot be evicted")
         victim.leaving = True
-        self.recording.outcomes[victim.id].evictions += 1
+        self.recording.outcomes[id].evictions += 1
         self._interrupt(victim, failed=False)
-        self._put(self.now + self.overheads.checkpoint_seconds, "gone", (victim.id, victim.attempt))
+        self._put(self.now + self.overheads.checkpoint_seconds, "gone", (id, victim.attempt))
 
 
 def _devices(seats: Seats) -> int:

@@ -25,6 +25,13 @@ class Start:
     waits_for: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leave:
+    """Tell a job to leave, for one that starts later: nobody starts on its devices yet."""
+
+    id: str
+
+
 class Scheduler(Protocol):
     """One policy. `site` is the referee's own and only to be read."""
 
@@ -44,8 +51,8 @@ class Scheduler(Protocol):
     def left(self, id: str, now: float, *, finished: bool) -> None:
         """A job holds nothing any more: it is done, or it will `arrive` again."""
 
-    def decide(self, site: Site, now: float) -> Sequence[Start]:
-        """Who starts now. Called after every instant at which something changed."""
+    def decide(self, site: Site, now: float) -> Sequence[Start | Leave]:
+        """Who starts and who leaves now. Called after every instant at which something changed."""
 
     def wake_at(self) -> float | None:
         """When it wants to decide though nothing has changed by then; None: never."""

@@ -1,0 +1,63 @@
+"""Whoever plans from the ledger knows who passed the head of line, and calls them back in time."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+from dsec_blocks.ledger import Ledger
+from dsec_blocks.model.devices import Device, Node
+from dsec_blocks.model.gangs import Gang, GangState, MemberPlacement, Placement
+from dsec_blocks.model.requests import GangRequest
+from dsec_deployments.foresight import present
+from dsec_workers.lifecycle import incidents
+from dsec_workers.lifecycle.recalling import reason
+from dsec_workers.scheduling.decisions import Recall
+from dsec_workers.scheduling.policy import Policy
+from tests.fixtures.clock import ManualClock
+from tests.workers.lifecycle.records import gang as some_gang
+
+POOL, NOW, START = "gpus", 1_000_000.0, 1_003_600.0
+
+
+def gang(run_id: str, nodes: int = 1, **request: object) -> Gang:
+    return Gang(
+        run_id=run_id, name=f"run {run_id}", pool=POOL, team="default", state=GangState.WAITING, submitted_at=NOW - 60,
+        eligible_at=NOW - 60, request=GangRequest(nodes=nodes, devices_per_node=2, **request),  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def _node(name: str) -> Node:
+    devices = (Device(uuid=f"{name}/{i}", node=name, index=i, model="H100", memory_bytes=2**36) for i in (0, 1))
+    return Node(name=name, devices=tuple(devices))
+
+
+def test_an_onlooker_and_an_incident_file_say_what_the_leader_will_do_with_a_passer(tmp_path: Path) -> None:
+    clock = ManualClock(NOW)
+    ledger = Ledger.open(f"sqlite:///{tmp_path}/ledger.db", clock=clock)
+    fence = ledger.take_lease(POOL, "leader", seen=None)
+    assert fence is not None
+    ledger.put_nodes(fence, [_node("n1"), _node("n2")])
+    lasting = gang("lasting", max_runtime_seconds=START - NOW, preemptible=False)
+    ledger.enqueue(fence, [lasting, gang("passer"), gang("head", 2)])
+    for run_id, node, until in (("lasting", "n1", None), ("passer", "n2", START)):
+        place = Placement(members=(MemberPlacement(node=node, devices=(f"{node}/0", f"{node}/1")),))
+        attempt = ledger.admit(fence, run_id, place, expires_at=NOW + 60, conditional_until=until).attempt
+        ledger.claimed(fence, run_id, attempt, user_retries=None)
+        ledger.started(fence, run_id, attempt, NOW)
+    hand_over = Policy().checkpoint_seconds + GangRequest(devices_per_node=2).grace_seconds
+    assert present(ledger, POOL, now=START - hand_over - 1).plan().recalls == ()
+    due = present(ledger, POOL, now=START - hand_over)
+    (recall,) = due.plan().recalls
+    assert (recall.run_id, recall.for_run, recall.start) == ("passer", "head", START)
+    captured = incidents.capture(ledger, POOL, now=due.now, by="test")
+    loaded = incidents.load(json.loads(json.dumps(captured)))
+    assert replace(due, snapshot=loaded.snapshot).plan().recalls == (recall,)
+    ledger.close()
+
+
+def test_a_passer_is_told_in_plain_words_for_whom_and_until_when() -> None:
+    recall = Recall(run_id="passer", for_run="run", start=86_400.0 + 3600, cost=1.0)
+    assert reason(recall, some_gang(GangState.WAITING, name="wide-owl", team="vision")) == (
+        "It started before wide-owl (team vision), which was ahead of it in line, on the condition that it leaves in "
+        "time: wide-owl starts on its devices at 01:00:00 UTC"
+    )
