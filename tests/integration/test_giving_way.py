@@ -84,3 +84,19 @@ def test_an_operator_evicts_a_run_and_it_comes_back(site: Site) -> None:
     site.wait("the eviction", lambda: (g := site.gang(run)) and g.evictions == 1)
     site.wait_state(run, "COMPLETED", seconds=60)
     assert any(text.startswith("Evicted by ann: maintenance") for text in site.messages(run)), site.messages(run)
+
+
+def test_an_eviction_uses_up_none_of_the_retries_that_a_flow_has_in_its_code(site: Site) -> None:
+    """`@flow(retries=2)`: the run's own policy says nothing, and the server counts every start."""
+    notes = site.home / "notes"
+    site.start_worker()
+    run = site.submit(
+        "fails_when_resumed", parameters={"where": str(notes), "failures": 2}, devices_per_node=1, grace=1
+    )
+    site.wait_gang(run, GangState.RUNNING)
+    site.wait("its user code", notes.exists)
+    site.ledger.wish(site.pool, "evict", run, {}, by="ann", why="maintenance")
+    site.wait_state(run, "COMPLETED", "FAILED", seconds=60)
+    assert site.state(run)[0] == "COMPLETED", site.messages(run)
+    assert notes.read_text().split()[1::2] == ["1", "2", "2", "2"]
+    assert site.wait_gang(run, GangState.ENDED).evictions == 1
