@@ -1,25 +1,29 @@
 """Complaints about Prefect workers, each by its symptom (research: what others reported)."""
 
+import fcntl
 import json
 import time
 
 import pytest
 
 from dsec_blocks.model.gangs import GangState
-from tests.fixtures.prefect import PrefectServer
-from tests.integration.site import Site
+from tests.integration.site import TERMINAL, Site
 
 pytestmark = pytest.mark.slow
 
 
-def test_a_run_left_in_an_in_process_retry_by_a_lost_process_is_started_again_22847(site: Site) -> None:
-    """Issues 22847, 16126: AwaitingRetry with retry_type in_process is never returned by a poll."""
+def test_a_run_left_in_an_in_process_retry_by_a_lost_process_is_started_again_once_22847_16126(site: Site) -> None:
+    """Issue 22847: AwaitingRetry with retry_type in_process is never returned by a poll; 16126: it is submitted and
+    aborted for ever.
+    """
     run = site.submit("hello", devices_per_node=1)
     policy = {"retries": 3, "retry_type": "in_process"}
     site.http.patch(f"flow_runs/{run}", json={"empirical_policy": policy}).raise_for_status()
     site.start_worker()
     site.wait_state(run, "COMPLETED")
     assert site.run(run)["empirical_policy"]["retries"] == 3
+    assert site.wait_gang(run, GangState.ENDED).attempt == 1
+    assert site.history(run).count("Pending") == 1
 
 
 def test_a_retry_that_waits_in_its_living_process_is_not_claimed_again_12509(site: Site) -> None:
@@ -61,7 +65,7 @@ def test_a_flow_that_cannot_be_loaded_is_crashed_at_once_with_where_to_look(site
     assert site.wait_gang(run, GangState.ENDED).infrastructure_restarts == 0
 
 
-def test_hooks_need_not_run_for_devices_to_come_back_17415(site: Site) -> None:
+def test_hooks_need_not_run_for_devices_to_come_back_17415_10826(site: Site) -> None:
     """Issues 17415, 21794, 10826: slots are orphaned after a crash; on_crashed does not run."""
     notes = site.home / "notes"
     site.environment["DSEC_INFRASTRUCTURE_RESTARTS"] = "0"
@@ -72,6 +76,42 @@ def test_hooks_need_not_run_for_devices_to_come_back_17415(site: Site) -> None:
     site.wait_state(after, "COMPLETED")
     site.wait_gang(after, GangState.ENDED)
     assert site.ledger.holders(site.pool) == []
+
+
+def test_a_start_that_fails_for_want_of_a_device_is_no_crash_and_the_run_ends_once_16429(site: Site) -> None:
+    """Issue 16429: called Crashed because its start took long, a run then went on and Completed."""
+    site.nodes, site.gpus = 1, 1
+    lock = site.home / "devices" / "GPU-declared-0-0.lock"
+    lock.parent.mkdir()
+    with lock.open("w") as foreign:
+        fcntl.flock(foreign, fcntl.LOCK_EX)
+        site.start_worker()
+        run = site.submit("hello", devices_per_node=1)
+        site.wait("a failed start", lambda: (g := site.gang(run)) and g.infrastructure_restarts)
+        assert site.state(run)[0] == "SCHEDULED"
+    site.wait_state(run, "COMPLETED")
+    site.wait_gang(run, GangState.ENDED)
+    states = site.history(run)
+    assert [name for name in states if name.upper() in TERMINAL] == ["Completed"], states
+
+
+def test_a_reservation_lasts_as_long_as_those_who_leave_for_it_may_take_19840(site: Site) -> None:
+    """PR 19840: the lease on a slot expired while what was to use it was still being made ready."""
+    notes = site.home / "notes"
+    site.start_worker(DSEC_RESERVATION="20s")
+    low = site.submit("sleeper", parameters={"where": str(notes)}, nodes=2, devices_per_node=4, grace=60)
+    site.wait_gang(low, GangState.RUNNING)
+    site.wait("its user code", notes.exists)
+    site.commit(low)
+    urgent = site.submit("hello", nodes=2, devices_per_node=4, priority=50)
+    site.wait_gang(urgent, GangState.RESERVED)
+    noticed = site.ledger.evictions(site.pool)[0].noticed_at
+
+    def expired(at: float) -> list[str]:
+        return [gang.run_id for gang in site.ledger.expired(site.pool, at)]
+
+    assert expired(noticed + 60 + 19) == []
+    assert expired(noticed + 60 + 3600) == [urgent]
 
 
 def test_what_members_print_and_how_a_run_went_is_on_its_page(site: Site) -> None:
@@ -98,29 +138,3 @@ def test_each_run_has_one_report_also_when_the_server_is_slow_to_answer(site: Si
     time.sleep(2)
     found = [len(site.artifacts("dsec-run-report", flow_run_id={"any_": [run]})) for run in runs]
     assert found == [1] * len(runs)
-
-
-def test_everything_also_works_on_postgresql(
-    prefect_server_postgres: PrefectServer, postgres_url: str, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    from tests.fixtures.prefect import client_settings
-
-    home = tmp_path_factory.mktemp("postgres-site")
-    with client_settings(prefect_server_postgres):
-        site = Site(server=prefect_server_postgres, home=home, ledger_url=postgres_url)
-        try:
-            notes = home / "notes"
-            site.start_worker()
-            low = site.submit(
-                "sleeper", parameters={"where": str(notes), "seconds": 3}, nodes=2, devices_per_node=4, grace=1
-            )
-            site.wait_gang(low, GangState.RUNNING)
-            site.wait("its user code", notes.exists)
-            site.commit(low)
-            urgent = site.submit("hello", nodes=2, devices_per_node=4, priority=50)
-            site.wait_state(urgent, "COMPLETED", seconds=60)
-            site.wait_state(low, "COMPLETED", seconds=60)
-            site.wait_gang(low, GangState.ENDED)
-            assert site.ledger.check(site.pool) == []
-        finally:
-            site.close()

@@ -120,8 +120,8 @@ def test_devices_reserved_by_a_dead_worker_for_a_run_that_is_gone_block_nobody_1
 
 
 @pytest.mark.usefixtures("by_command")
-def test_sigterm_drains_the_worker_and_gangs_run_on_22528(site: Site) -> None:
-    """Issues 22528, 16746: SIGTERM of the worker kills local runs or leaves them Running."""
+def test_sigterm_drains_the_worker_and_gangs_run_on_22528_23016(site: Site) -> None:
+    """Issues 22528, 16746, PR 23016: SIGTERM of the worker kills local runs or leaves them Running."""
     notes = site.home / "notes"
     worker = site.start_worker()
     run = site.submit("sleeper", parameters={"where": str(notes), "seconds": 14}, devices_per_node=1)
