@@ -1,8 +1,14 @@
 """The client against the real API server: what each refusal becomes, and what is safe to repeat."""
 
+import json
+from pathlib import Path
+
 import pytest
 
+from dsec_blocks.gateways.clock import SystemClock
+from dsec_deployments.control_plane.plane import ControlPlane
 from dsec_workers.clusters.kubernetes.api import Api
+from dsec_workers.clusters.kubernetes.cluster import KubernetesCluster
 from dsec_workers.clusters.kubernetes.credentials import ClusterAccess, NoCluster
 from dsec_workers.clusters.kubernetes.errors import (
     AlreadyExists,
@@ -10,7 +16,9 @@ from dsec_workers.clusters.kubernetes.errors import (
     Forbidden,
     NotFound,
     Refused,
+    Unreachable,
 )
+from dsec_workers.clusters.kubernetes.settings import KubernetesSettings
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 AT = "test.kube"
@@ -78,3 +86,14 @@ async def test_wrong_credentials_are_told_in_one_line(kubernetes_api: Api) -> No
 async def test_no_cluster_at_all_names_what_was_tried(tmp_path: object) -> None:
     with pytest.raises(NoCluster, match="cannot be used"):
         await Api.connect(ClusterAccess(kubeconfig=f"{tmp_path}/none"))
+
+
+async def test_a_cluster_that_does_not_answer_is_named(kubernetes: ControlPlane, tmp_path: Path) -> None:
+    config = json.loads(Path(kubernetes.kubeconfig).read_text())
+    config["clusters"][0]["cluster"]["server"] = "https://127.0.0.1:9"
+    (tmp_path / "kubeconfig").write_text(json.dumps(config))
+    api = await Api.connect(ClusterAccess(kubeconfig=str(tmp_path / "kubeconfig")))
+    cluster = KubernetesCluster(api, KubernetesSettings(pool="p"), clock=SystemClock())
+    with pytest.raises(Unreachable, match=r"the API server at https://127\.0\.0\.1:9 does not answer"):
+        await cluster.prepare()
+    await cluster.close()

@@ -23,7 +23,7 @@ from dsec_workers.clusters.kubernetes.settings import KubernetesSettings
 from dsec_workers.clusters.local.layout import order_to_json
 from dsec_workers.clusters.protocol import Committed, Gone, LaunchOrder, Started
 from tests.fakes.kubelet.process_nodes import ProcessNodes
-from tests.workers.clusters.kubernetes.conftest import AT, GRACE_SECONDS, MakeNodes, OpenCluster, order_on
+from tests.workers.clusters.kubernetes.conftest import AT, GRACE_SECONDS, MakeNodes, OpenCluster, order_on, until
 from tests.workers.clusters.kubernetes.test_cluster import IN_NAME, jobs, pods, until_nothing_is_left
 from tests.workers.clusters.kubernetes.test_in_pods import flow
 from tests.workers.clusters.kubernetes.test_outposts import TRAINS
@@ -155,3 +155,58 @@ async def test_an_account_without_rights_is_told_which_verb_on_what_and_how_to_g
     assert "kubectl create clusterrole dsec-extra --verb=list,watch --resource=nodes" in str(refused.value)
     assert token not in str(refused.value)
     await cluster.close()
+
+
+RIGHTS = {
+    "create jobs.batch": {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["create", "delete"]},
+    "list,watch limitranges": {"apiGroups": [""], "resources": ["limitranges"], "verbs": ["list", "watch"]},
+    "list,watch resourcequotas": {"apiGroups": [""], "resources": ["resourcequotas"], "verbs": ["list", "watch"]},
+    "get,create,patch secrets": {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get", "create", "patch"]},
+}
+
+
+@pytest.mark.parametrize("lacking", RIGHTS)
+async def test_one_right_that_is_lacking_is_named_with_the_namespace_and_how_to_grant_it(
+    kubernetes: ControlPlane, kubernetes_api: Api, namespace: str, make_nodes: MakeNodes, tmp_path: Path, lacking: str
+) -> None:
+    rbac = "/apis/rbac.authorization.k8s.io/v1"
+    read = {"apiGroups": ["", "batch"], "resources": ["nodes", "pods", "jobs"], "verbs": ["get", "list", "watch"]}
+    subject = {"kind": "ServiceAccount", "name": "default", "namespace": namespace}
+    own = [rule for name, rule in RIGHTS.items() if name != lacking]
+    for kind, path, rules in (("ClusterRole", rbac, [read]), ("Role", f"{rbac}/namespaces/{namespace}", own)):
+        reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": namespace}
+        await kubernetes_api.create(f"{path}/{kind.lower()}s", {"metadata": {"name": namespace}, "rules": rules}, at=AT)
+        binding = {"metadata": {"name": namespace}, "roleRef": reference, "subjects": [subject]}
+        await kubernetes_api.create(f"{path}/{kind.lower()}bindings", binding, at=AT)
+    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    tokens = f"/api/v1/namespaces/{namespace}/serviceaccounts/default/token"
+    config = json.loads(Path(kubernetes.kubeconfig).read_text())
+    config["users"][0]["user"]["token"] = (await kubernetes_api.create(tokens, request, at=AT))["status"]["token"]
+    (tmp_path / "kubeconfig").write_text(json.dumps(config))
+    order = order_on(await make_nodes(1))
+
+    async def complaint() -> str:
+        api = await Api.connect(ClusterAccess(kubeconfig=str(tmp_path / "kubeconfig")))
+        settings = KubernetesSettings(pool=namespace, namespace=namespace, has_outposts=False)
+        cluster = KubernetesCluster(api, settings, clock=SystemClock())
+        try:
+            await cluster.prepare()
+            await cluster.launch(order)
+        except ClusterError as refused:
+            return str(refused)
+        finally:
+            await cluster.close()
+        raise AssertionError("it had all rights")
+
+    async def is_told() -> bool:  # the authoriser hears of the other rights by a watch
+        return f"this account may not {lacking} in namespace {namespace} (" in await complaint()
+
+    try:
+        await until(is_told)
+        verbs, _, resource = lacking.partition(" ")
+        how = f"kubectl create role dsec-extra --verb={verbs} --resource={resource} --namespace {namespace}, bound"
+        assert how in await complaint()
+        assert not await jobs(kubernetes_api, namespace)
+    finally:
+        for kind in ("clusterrolebindings", "clusterroles"):
+            await kubernetes_api.delete(f"{rbac}/{kind}/{namespace}", at=AT)
