@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from dsec_blocks.cache.node_cache import NodeCache
     from dsec_blocks.cache.opening import open_cache
     from dsec_blocks.cache.settings import CacheSettings, Revalidate
+    from dsec_blocks.cache.weights import load_weights
 
 _PUBLIC = {
     "Acquired": "dsec_blocks.cache.lease",
@@ -23,10 +24,11 @@ _PUBLIC = {
     "Lease": "dsec_blocks.cache.lease",
     "NodeCache": "dsec_blocks.cache.node_cache",
     "Revalidate": "dsec_blocks.cache.settings",
+    "load_weights": "dsec_blocks.cache.weights",
     "open_cache": "dsec_blocks.cache.opening",
 }
 
-__all__ = ["Acquired", "Cache", "CacheSettings", "Lease", "NodeCache", "Revalidate", "open_cache"]
+__all__ = ["Acquired", "Cache", "CacheSettings", "Lease", "NodeCache", "Revalidate", "load_weights", "open_cache"]
 
 
 def __getattr__(name: str) -> Any:

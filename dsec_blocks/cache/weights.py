@@ -9,7 +9,8 @@ import importlib
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,14 +98,20 @@ def weight_files(directory: Path) -> tuple[Path, ...]:
 
 
 def load_weights(
-    source: Path | Sequence[Path], *, framework: Framework = "numpy", threads: int | None = None
+    source: Path | Sequence[Path],
+    *,
+    framework: Framework = "numpy",
+    threads: int | None = None,
+    report: Callable[..., None] | None = None,
 ) -> dict[str, Any]:
     """Every tensor by name, from a directory or some files; all files are checked before the first byte is read.
 
-    Types that numpy does not know (bfloat16, float8) need the package `ml_dtypes`, which JAX brings.
+    Types that numpy does not know (bfloat16, float8) need the package `ml_dtypes`, which JAX brings. `report` is told
+    the seconds that it took: with `report=run.report` they are in the run's report and in `dsec explain`.
 
     Raises `WeightsUnreadable`.
     """
+    began = time.monotonic()
     paths = weight_files(source) if isinstance(source, Path) and source.is_dir() else _as_paths(source)
     shards = {path: check_weights(path) for path in paths}
     owners: dict[str, Path] = {}
@@ -127,7 +134,10 @@ def load_weights(
         for path, tensors in ((path, sorted(found, key=lambda t: t.start)) for path, found in shards.items())
         for tensor in tensors
     }
-    return {name: _as(framework, array) for name, array in arrays.items()}
+    loaded = {name: _as(framework, array) for name, array in arrays.items()}
+    if report is not None:
+        report(load_seconds=time.monotonic() - began)
+    return loaded
 
 
 def _tensor(name: str, entry: Mapping[str, Any], base: int) -> Tensor:

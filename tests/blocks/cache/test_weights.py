@@ -6,12 +6,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from blake3 import blake3
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
+from dsec_blocks.cache import load_weights
 from dsec_blocks.cache.errors import WeightsUnreadable
-from dsec_blocks.cache.weights import INDEX, check_weights, load_weights
+from dsec_blocks.cache.weights import INDEX, check_weights
+from dsec_workers.lifecycle.start_split import LOAD_METRIC
 
 
 @pytest.fixture
@@ -50,6 +53,29 @@ def test_what_is_loaded_belongs_to_the_caller(model: tuple[Path, dict[str, np.nd
     loaded["a.weight"][0, 0] = 1.0
 
 
+def test_every_byte_of_every_tensor_is_the_files_own_and_stays_so_while_more_is_loaded(
+    model: tuple[Path, dict[str, np.ndarray]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C32: a loader that hands out its buffers again corrupts weights without a word; so each tensor is hashed."""
+    directory, _ = model
+    monkeypatch.setattr("dsec_blocks.cache.weights.CHUNK_BYTES", 1000)  # many threads at one file
+    first = load_weights(directory, threads=8)
+    load_weights(directory, threads=8)
+    for path in directory.glob("*.safetensors"):
+        raw = path.read_bytes()
+        for tensor in check_weights(path):
+            assert blake3(first[tensor.name].tobytes()).digest() == blake3(raw[tensor.start : tensor.end]).digest()
+
+
+def test_how_long_it_took_is_reported_as_the_metric_that_a_start_is_split_by(
+    model: tuple[Path, dict[str, np.ndarray]],
+) -> None:
+    told: dict[str, float] = {}
+    load_weights(model[0], report=lambda **metrics: told.update(metrics))
+    assert list(told) == [LOAD_METRIC] and told[LOAD_METRIC] > 0
+
+
+# C23: a truncated file gives an obscure buffer error
 @pytest.mark.parametrize("cut", [1, 100, -1, -1000])
 def test_a_file_that_is_cut_short_or_too_long_is_named(model: tuple[Path, dict[str, np.ndarray]], cut: int) -> None:
     directory, _ = model

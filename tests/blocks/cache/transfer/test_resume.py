@@ -77,6 +77,7 @@ def resumed(url: str, staging: Path) -> Fetched:
     ]
 
 
+# C5: a killed fetch leaves its file for ever, and the next one starts from nothing
 @pytest.mark.slow
 def test_after_kill_9_only_the_ranges_in_flight_are_fetched_again(
     url: str, origin_server: MisbehavingOrigin, tmp_path: Path
