@@ -22,6 +22,8 @@ AGENT_SECONDS = 10.0
 STORE_SECONDS = 3.0
 """A clean end takes it half a minute; what it holds is a cache, and verified by whoever reads it."""
 EVICT_SECONDS = 600.0
+LEADER_SECONDS = 3.0
+"""A leader says each second that it lives; one that has not said so for this long is taken for dead."""
 
 Tell = Callable[[str], None]
 
@@ -63,6 +65,7 @@ def _evict_all(wanted: Installation, home: Path, *, progress: Tell, note: Tell, 
     """Have the worker drain every node and wait until every gang has checkpointed and left."""
     worker = background.find(home, "worker")
     if worker is None:
+        _refuse_while_another_leads(wanted, clock=clock)
         directly = "they are stopped" if wanted.is_on_kubernetes else "they are asked directly"
         note(f"no worker runs here that could ask the gangs to checkpoint; {directly}")
         return
@@ -82,6 +85,26 @@ def _evict_all(wanted: Installation, home: Path, *, progress: Tell, note: Tell, 
         # The worker must not start them again before it stops, and the next one must find the nodes open.
         _stop(home, "worker", WORKER_SECONDS, progress=progress, note=note, clock=clock)
         _drain(ledger, wanted.pool, nodes, undo=True)
+    finally:
+        ledger.close()
+
+
+def _refuse_while_another_leads(wanted: Installation, *, clock: Clock) -> None:
+    """A worker that this command cannot stop would start again whatever is told to leave."""
+    ledger = Ledger.open(wanted.resolved_ledger_url(), clock=clock)
+    try:
+        seen, deadline = ledger.lease(wanted.pool), clock.monotonic() + LEADER_SECONDS
+        if seen is None or seen.released:
+            return
+        while clock.monotonic() < deadline:
+            time.sleep(0.1)
+            lease = ledger.lease(wanted.pool)
+            if lease is not None and not lease.released and lease != seen:
+                raise DsecError(
+                    f"pool {wanted.pool} is led by {lease.holder}, which `dsec up` did not start, so nothing was done: "
+                    f"stop that worker where it runs (`systemctl stop dsec-worker@{wanted.pool}`; one that runs with "
+                    "`dsec worker --evict` has its gangs checkpoint first)"
+                )
     finally:
         ledger.close()
 

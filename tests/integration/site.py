@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -57,6 +57,8 @@ class Site:
     pool: str = field(default_factory=lambda: f"pool-{uuid4().hex[:8]}")
     zygote: Zygote | None = None
     """Forks the workers; without it they are started by their command line."""
+    command: Sequence[str] = ()
+    """That command line; `prefect worker start` for the pool when empty."""
     workers: list[WorkerProcess] = field(default_factory=list)
     _deployments: dict[tuple[str, str], str] = field(default_factory=dict)
     _ledger: Ledger | None = None
@@ -115,7 +117,8 @@ class Site:
         return Forked(self.zygote.fork("worker", env=env, log=log, argument=self.pool))
 
     def _command_worker(self, env: dict[str, str], log: Path) -> "subprocess.Popen[bytes]":
-        command = [sys.executable, "-m", "prefect", "worker", "start", "-p", self.pool, "--type", "dsec-gang"]
+        prefect = (sys.executable, "-m", "prefect", "worker", "start", "-p", self.pool, "--type", "dsec-gang")
+        command = list(self.command or prefect)
         with log.open("wb") as out:
             return subprocess.Popen(command, env=env, stdout=out, stderr=subprocess.STDOUT)
 

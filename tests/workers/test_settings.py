@@ -20,6 +20,7 @@ def test_gangs_are_processes_here_unless_the_environment_says_kubernetes() -> No
             {"DSEC_METRICS_PORT": "70000"},
             "DSEC_METRICS_PORT: '70000' is no port; give 1 to 65535, or 0 for any free one",
         ),
+        ({"DSEC_DRAIN": "yes"}, "DSEC_DRAIN: 'yes' is not 'evict'"),
         ({"DSEC_CLUSTER": "slurm"}, "DSEC_CLUSTER: 'slurm' is neither 'local' nor 'kubernetes'"),
         (
             {"DSEC_REPLICAS": "2", "DSEC_LEDGER_URL": "sqlite:////data/ledger.db"},

@@ -15,6 +15,8 @@ from dsec_blocks.model.names import ENV_CLUSTER, ENV_LEDGER_URL
 from dsec_blocks.model.units import parse_duration, parse_memory
 
 LOCAL, KUBERNETES = "local", "kubernetes"
+ENV_DRAIN, EVICT = "DSEC_DRAIN", "evict"
+"""`DSEC_DRAIN=evict`: a worker that is stopped has its gangs checkpoint first (`dsec worker --evict` sets it)."""
 ENV_REPLICAS = "DSEC_REPLICAS"
 """How many workers serve the pool with the same settings; the Helm chart says so."""
 
@@ -46,6 +48,8 @@ class WorkerSettings:
     evict_on_drain: bool = False
     drain_seconds: float = 3.0
     """What a worker that drains still finishes, at most; then it resigns, and is gone within five seconds in all."""
+    linger_seconds: float = 60.0
+    """A gang that lives this long after its run's final state is stopped."""
     report_seconds: float = 30.0
     """The least time between two pool maps."""
     metrics_host: str = "127.0.0.1"
@@ -70,7 +74,8 @@ class WorkerSettings:
             sweep_seconds=_seconds(environment, "DSEC_SWEEP", 15.0),
             reservation_seconds=_seconds(environment, "DSEC_RESERVATION", 120.0),
             infrastructure_restarts=_count(environment, "DSEC_INFRASTRUCTURE_RESTARTS", 3),
-            evict_on_drain=environment.get("DSEC_DRAIN", "") == "evict",
+            evict_on_drain=_evicts(environment),
+            linger_seconds=_seconds(environment, "DSEC_LINGER", 60.0),
             report_seconds=_seconds(environment, "DSEC_REPORT", 30.0),
             metrics_host=environment.get("DSEC_METRICS_HOST") or "127.0.0.1",
             metrics_port=_port(environment, "DSEC_METRICS_PORT"),
@@ -82,6 +87,13 @@ def _cluster(environment: Mapping[str, str]) -> str:
     if name not in (LOCAL, KUBERNETES):
         raise InvalidRequest(f"{ENV_CLUSTER}: {name!r} is neither {LOCAL!r} nor {KUBERNETES!r}")
     return name
+
+
+def _evicts(environment: Mapping[str, str]) -> bool:
+    text = environment.get(ENV_DRAIN) or ""
+    if text not in ("", EVICT):
+        raise InvalidRequest(f"{ENV_DRAIN}: {text!r} is not {EVICT!r}; without it gangs run on when their worker stops")
+    return text == EVICT
 
 
 def _shareable(ledger_url: str, *, replicas: int) -> str:
