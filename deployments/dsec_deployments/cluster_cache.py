@@ -1,7 +1,8 @@
 """The store that `dsec up --cluster-cache` starts: SeaweedFS on this machine only, in the home, with keys of its own.
 
 It takes about five seconds to start, so it is not part of every `dsec up`. Nodes on several machines share a store that
-is not on one of them: a NodeCache block names it.
+is not on one of them: a NodeCache block names it. It may take a fifth of the disk unless somebody says otherwise; above
+95 % of that the nodes evict what was used longest ago.
 """
 
 import json
@@ -12,19 +13,24 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from dsec_blocks.cache.settings import parse_size
 from dsec_blocks.cache.site import Site, read_site, remove_site, write_site
 from dsec_blocks.gateways import files
 from dsec_blocks.gateways.objects import Bucket, Credentials
 from dsec_blocks.model.clock import Clock
 from dsec_blocks.model.errors import DsecError
+from dsec_blocks.model.units import format_memory
 from dsec_deployments import background
 
 NAME = "cluster-cache"
 BUCKET = "dsec-cache"
 START_SECONDS = 90.0
+SHARE_OF_DISK = 0.2
+"""What the store may take of the disk's size when nobody says, but never more than is free."""
 Tell = Callable[[str], None]
 _PARTS = ("-master", "-volume", "-filer", "-s3")
 
@@ -35,11 +41,17 @@ class StoreMissing(DsecError):
     exit_code = 3
 
 
-def bring_up(home: Path, *, clock: Clock, progress: Tell, note: Tell) -> None:
-    """Start the store, or find it running. Raises `StoreMissing`."""
+def bring_up(home: Path, *, clock: Clock, progress: Tell, note: Tell, limit: str | None = None) -> None:
+    """Start the store, or find it running; `limit` is what it may take, with a unit.
+
+    Raises `StoreMissing`, or `InvalidCacheSetting` for a limit that is none.
+    """
     known = read_site(home)
+    limit_bytes = _limit(limit, known, home)
     if background.find(home, NAME) is not None and known is not None:
-        note(f"cluster cache: runs at {known.endpoint_url}")
+        if limit_bytes != known.limit_bytes:
+            write_site(home, replace(known, limit_bytes=limit_bytes))
+        note(f"cluster cache: runs at {known.endpoint_url}, {format_memory(limit_bytes)} at most")
         return
     weed = _program()
     ports = _free_ports(2 * len(_PARTS))
@@ -49,6 +61,7 @@ def bring_up(home: Path, *, clock: Clock, progress: Tell, note: Tell) -> None:
         region="us-east-1",
         access_key_id=known.access_key_id if known else secrets.token_hex(8),
         secret_access_key=known.secret_access_key if known else secrets.token_urlsafe(24),
+        limit_bytes=limit_bytes,
     )
     folder = home / "cluster-cache"
     files.make_directory(folder)
@@ -71,12 +84,22 @@ def bring_up(home: Path, *, clock: Clock, progress: Tell, note: Tell) -> None:
         progress(f"cluster cache: starting, {waited:.0f} s")
         time.sleep(0.2)
     write_site(home, site)
-    note(f"cluster cache: started at {site.endpoint_url}")
+    note(f"cluster cache: started at {site.endpoint_url}, {format_memory(limit_bytes)} at most")
 
 
 def forget(home: Path) -> None:
     """The store has been stopped: nobody is to look for it until it runs again."""
     remove_site(home)
+
+
+def _limit(asked: str | None, known: Site | None, home: Path) -> int:
+    """Bytes: what was asked for, what the store had before, or its share of the disk."""
+    if asked is not None:
+        return parse_size(asked, field_name="--cluster-cache-limit")
+    if known is not None and known.limit_bytes is not None:
+        return known.limit_bytes
+    disk = shutil.disk_usage(home)
+    return min(int(disk.total * SHARE_OF_DISK), disk.free)
 
 
 def _program() -> str:

@@ -45,6 +45,8 @@ class Installation:
     """Whether `dsec up` started the Prefect server, so that `dsec down` may stop it."""
     cluster_cache: bool = False
     """Whether `dsec up` starts a store that the nodes' caches share."""
+    cluster_cache_limit: str | None = None
+    """What that store may take, with a unit."""
     kubernetes: str | None = None
     """`simulated`: members are pods on a control plane that `dsec up` starts here; else they are processes."""
 

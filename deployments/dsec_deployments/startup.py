@@ -75,7 +75,8 @@ def _bring_up(wanted: Installation, home: Path, *, progress: Tell, note: Tell, c
         _pool(api, ours.pool, note=note)
         _teams(api, ledger, ours.pool, note=note)
         if ours.cluster_cache:
-            cluster_cache.bring_up(home, clock=clock, progress=progress, note=note)
+            limit = ours.cluster_cache_limit
+            cluster_cache.bring_up(home, clock=clock, progress=progress, note=note, limit=limit)
         agent = agent_process.find(home)
         beginning = None if agent is not None else agent_process.begin(ours, home)
         worker = _work(ours, home, ledger, progress=progress, note=note, clock=clock)

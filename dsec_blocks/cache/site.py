@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from dsec_blocks.cache.errors import InvalidCacheSetting
 from dsec_blocks.gateways import files
-from dsec_blocks.gateways.home import ledger_url_of
+from dsec_blocks.gateways.home import known_ledger_url
 
 if TYPE_CHECKING:
     from dsec_blocks.cache.cluster_level import ClusterAddress
@@ -33,7 +33,7 @@ class Site:
     secret_access_key: str | None = field(default=None, repr=False)
     limit_bytes: int | None = None
     ledger_url: str | None = None
-    """None: what the environment says."""
+    """None: what the environment says; where that says nothing, a process adds nothing to the store."""
 
     def address(self, environment: Mapping[str, str] = os.environ) -> "ClusterAddress":
         """What `open_cache` takes."""
@@ -41,7 +41,7 @@ class Site:
 
         return ClusterAddress(
             url=self.url,
-            ledger_url=self.ledger_url or ledger_url_of(environment),
+            ledger_url=self.ledger_url or known_ledger_url(environment),
             endpoint_url=self.endpoint_url,
             region=self.region,
             access_key_id=self.access_key_id,

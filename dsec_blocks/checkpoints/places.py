@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 from uuid import uuid4
 
 from dsec_blocks.gateways import files
-from dsec_blocks.gateways.inventory import abort_upload, unfinished_uploads
+from dsec_blocks.gateways.inventory import abort_upload, stale_uploads
 from dsec_blocks.gateways.objects import Bucket, ObjectMissing, PreconditionFailed, Stored
 from dsec_blocks.model.errors import StoreUnusable
 
@@ -199,11 +199,7 @@ class S3Prefix:
 
     def drop_unfinished(self, *, before: float) -> int:
         """Multipart uploads: invisible, and billed."""
-        stale = [
-            upload
-            for upload in unfinished_uploads(self.bucket, f"{self.prefix}ckpt/")
-            if upload.begun_at < before and upload.key.startswith(f"{self.prefix}ckpt/")
-        ]
+        stale = stale_uploads(self.bucket, f"{self.prefix}ckpt/", before=before)
         for upload in stale:
             abort_upload(self.bucket, upload, at="checkpoint.janitor.abort")
         return len(stale)

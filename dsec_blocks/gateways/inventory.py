@@ -81,6 +81,15 @@ def unfinished_uploads(bucket: Bucket, prefix: str) -> Iterator[Unfinished]:
         marks = {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page.get("NextUploadIdMarker", "")}
 
 
+def stale_uploads(bucket: Bucket, prefix: str, *, before: float) -> list[Unfinished]:
+    """Those below `prefix` that were begun before the time `before`: nobody goes on with them any more."""
+    return [
+        upload
+        for upload in unfinished_uploads(bucket, prefix)
+        if upload.begun_at < before and upload.key.startswith(prefix)  # not every store heeds the prefix
+    ]
+
+
 def abort_upload(bucket: Bucket, upload: Unfinished, *, at: str) -> None:
     """Drop an unfinished upload and its parts; one that is already gone is fine."""
     with fault_point(at):

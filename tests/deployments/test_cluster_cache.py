@@ -4,17 +4,20 @@ import os
 import shutil
 import stat
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from dsec_blocks.cache import open_cache
 from dsec_blocks.cache.errors import InvalidCacheSetting
 from dsec_blocks.cache.settings import from_environment
-from dsec_blocks.cache.site import FILE, read_site
+from dsec_blocks.cache.site import FILE, Site, read_site
 from dsec_blocks.gateways.clock import SystemClock
 from dsec_blocks.gateways.home import home_of
+from dsec_blocks.ledger import Ledger
 from dsec_deployments import agent_process, background, cluster_cache
 from dsec_deployments.installation import Installation
 
@@ -28,6 +31,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for name in [name for name in os.environ if name.startswith("DSEC_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("DSEC_HOME", str(home))
+    Ledger.open(f"sqlite:///{home}/ledger.db", clock=SystemClock()).close()  # as `dsec up` has it by then
     yield home
     for found in (agent_process.find(home), background.find(home, cluster_cache.NAME)):
         if found is not None:
@@ -52,6 +56,57 @@ def test_what_one_node_fetched_another_has_without_the_origin(home: Path, tmp_pa
     assert "started at http://127.0.0.1:" in told[0] and "runs at http://127.0.0.1:" in told[1]
     cluster_cache.forget(home)
     assert read_site(home) is None
+
+
+class HourLater(SystemClock):
+    """Nothing that was used until now is in use any more."""
+
+    def now(self) -> float:
+        return super().now() + 3600.0
+
+
+def test_the_store_does_not_fill_the_disk_what_was_used_longest_ago_leaves(home: Path, tmp_path: Path) -> None:
+    told: list[str] = []
+    cluster_cache.bring_up(home, clock=SystemClock(), progress=lambda _: None, note=told.append, limit="10MB")
+    site = read_site(home)
+    assert site is not None and site.limit_bytes == 10_000_000
+    for number in range(3):
+        model = tmp_path / f"model-{number}"
+        model.mkdir()
+        (model / "weights.bin").write_bytes(os.urandom(4_000_000))
+        settings = from_environment(directory=tmp_path / f"node-{number}")
+        open_cache(settings, cluster=site, clock=HourLater() if number == 2 else None).acquire(str(model)).release()
+    level = site.address().open(clock=SystemClock())
+    wait_until(lambda: any("model-2" in record.uri for record in level.records.all().values()))
+    held = sorted(Path(record.uri).parent.name for record in level.records.all().values())
+    assert held == ["model-1", "model-2"], "the oldest of the three left, since only two fit"
+    assert sum(blob.size for blob in level.records.blobs()) <= site.limit_bytes
+
+
+@pytest.mark.parametrize(
+    ("asked", "known", "expected"),
+    [("1GB", None, 10**9), ("1GB", 5, 10**9), (None, 5, 5), (None, None, 200), (None, "nearly full", 70)],
+)
+def test_the_store_gets_a_fifth_of_the_disk_unless_somebody_said_otherwise(
+    asked: str | None, known: int | str | None, expected: int, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = 70 if known == "nearly full" else 900
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(total=1000, used=1000 - free, free=free))
+    site = Site(url="s3://b/", limit_bytes=known) if isinstance(known, int) else None
+    assert cluster_cache._limit(asked, site, home) == expected
+
+
+def test_a_limit_without_a_unit_is_refused_before_anything_starts(home: Path) -> None:
+    with pytest.raises(InvalidCacheSetting, match="--cluster-cache-limit: '500' has no unit"):
+        cluster_cache.bring_up(home, clock=SystemClock(), progress=lambda _: None, note=lambda _: None, limit="500")
+    assert not (home / "cluster-cache").exists()
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, "not in time"
+        time.sleep(0.1)
 
 
 def test_an_agent_is_started_found_and_stopped(home: Path) -> None:

@@ -25,6 +25,10 @@ def up(
             "--cluster-cache/--no-cluster-cache", help="Start an S3 store (SeaweedFS) that the nodes' caches share."
         ),
     ] = None,
+    cluster_cache_limit: Annotated[
+        str | None,
+        typer.Option(help="What that store may take, for example 500GiB; a fifth of the disk if nobody says."),
+    ] = None,
     kubernetes: Annotated[
         str | None,
         typer.Option(
@@ -50,6 +54,8 @@ def up(
 
     if gpu_memory is not None:
         parse_memory(gpu_memory, field="--gpu-memory")
+    if cluster_cache_limit is not None:
+        parse_memory(cluster_cache_limit, field="--cluster-cache-limit")
     if kubernetes not in (None, installation.SIMULATED, installation.OFF):
         raise InvalidRequest(
             f"--kubernetes: {kubernetes!r} is neither {installation.SIMULATED} (a cluster on this machine) nor "
@@ -64,6 +70,7 @@ def up(
         gpu_memory=gpu_memory,
         ledger_url=database,
         cluster_cache=cluster_cache,
+        cluster_cache_limit=cluster_cache_limit,
         kubernetes=kubernetes,
     )
     with messages.status("starting …") as status:

@@ -17,11 +17,12 @@ from dsec_blocks.model.clock import Clock
 class ClusterAddress:
     """The bucket that the nodes of a cluster share, and the ledger in which they agree who fills it.
 
-    `url` is `s3://bucket/prefix`; `limit_bytes` None leaves eviction to somebody else (a lifecycle rule).
+    `url` is `s3://bucket/prefix`; `ledger_url` None: take what is there and add nothing; `limit_bytes` None leaves
+    eviction to somebody else (a lifecycle rule).
     """
 
     url: str
-    ledger_url: str
+    ledger_url: str | None
     endpoint_url: str | None = None
     region: str | None = None
     access_key_id: str | None = None
@@ -43,7 +44,7 @@ class ClusterAddress:
         return ClusterLevel(
             Bucket(bucket, credentials),
             prefix,
-            ledger=Ledger.open(self.ledger_url, clock=clock),
+            ledger=None if self.ledger_url is None else Ledger.open(self.ledger_url, clock=clock),
             clock=clock,
             holder=f"{socket.gethostname()}:{os.getpid()}:{os.urandom(4).hex()}",
             identity=identity_of(origin or OriginCredentials()),

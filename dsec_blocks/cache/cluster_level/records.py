@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from dsec_blocks.cache.origins.objects import RemoteObject
-from dsec_blocks.gateways.inventory import Listed, listing
+from dsec_blocks.gateways.inventory import Listed, abort_upload, listing, stale_uploads
 from dsec_blocks.gateways.objects import Bucket, ObjectMissing
 
 
@@ -74,6 +74,13 @@ class Records:
     def blobs(self) -> list[Listed]:
         """Every content, complete; an upload under way is not listed."""
         return list(listing(self.bucket, self.path("blobs/")))
+
+    def drop_unfinished(self, *, before: float) -> int:
+        """Abort the uploads in parts that were begun before the time `before`: invisible, and billed; their number."""
+        stale = stale_uploads(self.bucket, self.path("blobs/"), before=before)
+        for upload in stale:
+            abort_upload(self.bucket, upload, at="cache.cluster.upload.abort")
+        return len(stale)
 
     def write_listing(
         self, uri: str, patterns: Sequence[Sequence[str]], who: str, items: Sequence[RemoteObject]

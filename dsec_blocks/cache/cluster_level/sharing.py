@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 
-from dsec_blocks.cache.cluster_level.leases import Own
+from dsec_blocks.cache.cluster_level.leases import Own, Watch
 from dsec_blocks.cache.cluster_level.level import ClusterLevel
 from dsec_blocks.cache.cluster_level.records import Record, Records
 from dsec_blocks.cache.errors import ContentMismatch, OriginChanged, OriginError, TransferCancelled
@@ -40,11 +40,21 @@ class Sharing:
         self._origin = origin
         self._bring = bring
         self._cancelled = cancelled
-        self._watch = level.watch()
+
+    def take(self, named: Mapping[str, RemoteObject]) -> None:
+        """Bring what the level has, and lease nothing. Raises as `run` does."""
+        present = {
+            key: (named[key], record)
+            for key, record in lookup(self._level.records, named).items()
+            if record is not None
+        }
+        if present:
+            self._from_level(present)
 
     def run(self, named: Mapping[str, RemoteObject]) -> None:
         """Bring all, by key. Raises what a fetch raises, `ObjectStoreError` or `LedgerError` if the level fails."""
         watch, level = self._level.watch(), self._level
+        claiming = level.watch()
         left = dict(
             sorted(named.items(), key=lambda entry: hashlib.sha256((level.holder + entry[0]).encode()).digest())
         )
@@ -62,7 +72,7 @@ class Sharing:
                 for key in self._from_level({key: (left[key], present[key]) for key in present}):
                     del left[key]
                 continue
-            fences = self._claim(left)
+            fences = self._claim(left, claiming)
             if fences:
                 for key in self._fill({f.key: left[f.key] for f in fences}, fences):
                     del left[key]
@@ -70,14 +80,14 @@ class Sharing:
                 continue
             time.sleep(_POLL_SECONDS)
 
-    def _claim(self, left: Mapping[str, RemoteObject]) -> list[FillFence]:
+    def _claim(self, left: Mapping[str, RemoteObject], watch: Watch) -> list[FillFence]:
         fences: list[FillFence] = []
         size = 0
-        rows = self._watch.look(left)
+        rows = watch.look(left)
         for key, item in left.items():
             if fences and size + item.size_bytes > _CLAIM_BYTES:
                 break
-            if self._watch.is_free(key, rows) and (fence := self._watch.take(key, rows)) is not None:
+            if watch.is_free(key, rows) and (fence := watch.take(key, rows)) is not None:
                 fences.append(fence)
                 size += item.size_bytes
         return fences
@@ -112,8 +122,9 @@ class Sharing:
             raise ObjectStoreError(str(error)) from error
         for one, (item, record) in zip(brought, present.values(), strict=True):
             self.got[item.path] = replace(one, item=item, verified=record.verified, source="cluster")
-        with suppress(LedgerError):
-            self._level.ledger.touch_fills(present)
+        if self._level.ledger is not None:
+            with suppress(LedgerError):
+                self._level.ledger.touch_fills(present)
         return list(present)
 
     def _fill(
@@ -122,7 +133,7 @@ class Sharing:
         fences: Sequence[FillFence],
     ) -> list[str]:
         with ExitStack() as beating:
-            own = beating.enter_context(Own(self._level.ledger, fences).beating())
+            own = beating.enter_context(Own(self._level.fills, fences).beating())
             # Between looking and taking somebody may have filled it.
             filled = {key for key, record in lookup(self._level.records, items).items() if record is not None}
             for key in filled:

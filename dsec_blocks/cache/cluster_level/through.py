@@ -86,8 +86,16 @@ class Through:
             )
 
         sharing = Sharing(self._level, self._origin, bring=bring, cancelled=cancelled)
+        named = {key: item for item in items if (key := key_of(item)) is not None}
         try:
-            sharing.run({key: item for item in items if (key := key_of(item)) is not None})
+            if self._level.ledger is not None:
+                sharing.run(named)
+            else:
+                self._level.say_once(
+                    f"no ledger is known here (DSEC_LEDGER_URL), so what {self._level.records.bucket} has is used and "
+                    "what it lacks comes from the origin and is not added to it; the node's agent adds it"
+                )
+                sharing.take(named)
         except (ObjectStoreError, LedgerError) as error:
             self._level.say(f"the cluster level is left out: {error}")
         rest = [item for item in items if item.path not in sharing.got]

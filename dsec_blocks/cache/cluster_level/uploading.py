@@ -30,6 +30,7 @@ class Behind:
         self._level = level
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="dsec-upload")
         self._pending: set[Future[None]] = set()
+        self._is_tidy = False
 
     def upload(self, own: Own, brought: Mapping[str, Fetched], *, until: ExitStack) -> None:
         """Begin to upload what lies there now; `until` is closed when that is over, and with it the leases end."""
@@ -52,6 +53,9 @@ class Behind:
         self, own: Own, brought: Mapping[str, Fetched], open_files: Mapping[str, int], until: ExitStack
     ) -> None:
         try:
+            if not self._is_tidy:
+                self._is_tidy = True
+                self._level.tidy()
             watch = self._level.watch()
             for key, one in brought.items():
                 # Taken over: whoever did uploads it too. Without room: the next node asks the origin again.

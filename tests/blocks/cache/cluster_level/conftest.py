@@ -37,10 +37,8 @@ def level(s3_store: S3Store, ledger_url: str) -> Level:
             access_key_id=s3_store.access_key_id,
             secret_access_key=s3_store.secret_access_key,
         )
-        ledger = Ledger.open(ledger_url, clock=clock)
-        return ClusterLevel(
-            Bucket(s3_store.bucket, credentials), "cache", ledger=ledger, clock=clock, holder=holder, **options
-        )
+        options.setdefault("ledger", Ledger.open(ledger_url, clock=clock))
+        return ClusterLevel(Bucket(s3_store.bucket, credentials), "cache", clock=clock, holder=holder, **options)
 
     return make
 

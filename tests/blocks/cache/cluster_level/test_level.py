@@ -231,6 +231,24 @@ def test_a_start_does_not_wait_for_the_upload_and_what_it_uploads_may_be_gone_by
     assert origin_bytes(origin_server) == before
 
 
+def test_a_pod_without_a_ledger_takes_what_the_cluster_has_and_adds_nothing(
+    level: Level, items: tuple[RemoteObject, ...], origin_server: MisbehavingOrigin, tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """It used to make a ledger of its own, in which it agreed with nobody."""
+    first = level("agent")
+    fetched(first, items[:1], tmp_path / "agent")
+    before, rows = first.records.all(), first.ledger.fills()
+    pod = level("pod", ledger=None)
+    got = fetched(pod, items, tmp_path / "pod")
+    assert_whole(got, origin_server)
+    assert [one.source for one in got] == ["cluster", "origin", "origin"]
+    assert_whole(fetched(pod, items, tmp_path / "again"), origin_server)
+    assert (first.records.all(), first.ledger.fills()) == (before, rows)
+    said = capfd.readouterr().err
+    assert said.count("no ledger is known here (DSEC_LEDGER_URL)") == 1, said
+
+
 def test_an_upload_that_fails_fails_for_itself(
     level: Level, items: tuple[RemoteObject, ...], origin_server: MisbehavingOrigin, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str],
