@@ -79,6 +79,8 @@ def test_what_starts_wanted_is_counted_wherever_they_ran(home: Home, tmp_path: P
     assert sample(answer.text, "dsec_cache_wanted_bytes_total", source="origin") == 3000
     assert sample(answer.text, "dsec_cache_wanted_bytes_total", source="local") == 1000
     assert sample(answer.text, "dsec_cache_byte_hit_ratio", scope="local") == 0.25
+    assert sample(answer.text, "dsec_cache_byte_hit_ratio", scope="total") == 0.25, "no cluster level, so nothing more"
+    assert (sample(answer.text, "dsec_cache_stall_seconds_total") or 0) > 0
     assert sample(answer.text, "dsec_start_data_seconds_count", phase="verify") == 2
     starts = home.client.inventory()["starts"]
     assert [start["who"] for start in starts] == ["run 7", "run 7"]
