@@ -11,8 +11,6 @@ from dsec_workers.prefect_api import Run
 from dsec_workers.prefect_api.results import TERMINAL, iso
 
 WARNING = 30  # the log level
-LINGER_SECONDS = 60.0
-"""A gang that lives this long after its run's final state is stopped (uploads are part of a gang's life)."""
 
 
 async def look(term: Term) -> None:
@@ -117,12 +115,15 @@ async def _forget(term: Term, run_id: str) -> None:
 
 
 async def _stop(term: Term, gang: Gang, run: Run | None) -> None:
-    natural = run is not None and run.state.type in ("COMPLETED", "FAILED", "CRASHED")
-    if natural and run is not None and term.clock.now() - run.state.timestamp < LINGER_SECONDS:
-        return
     key = key_of(gang)
+    natural = run is not None and run.state.type in ("COMPLETED", "FAILED", "CRASHED")
+    if natural:
+        # Uploads are part of a gang's life, and somebody else's word (a zombie automation's, say) may be wrong.
+        since = term.over_since.setdefault(key, term.clock.monotonic())
+        if term.clock.monotonic() - since < term.settings.linger_seconds:
+            return
     term.stopping.add(key)
-    term.stopped_for[key] = "cancelled"
+    term.stopped_for[key] = "over" if natural else "cancelled"
     term.decide("cancel", "stopping", run_id=gang.run_id, why="deleted" if run is None else run.state.name)
     await term.cluster.stop(key, gang.request.grace_seconds)
 

@@ -105,6 +105,8 @@ class Term:
     stopping: set[GangKey] = field(default_factory=set)
     stopped_for: dict[GangKey, str] = field(default_factory=dict)
     """Why we stopped an attempt ourselves: the kind of its outcome."""
+    over_since: dict[GangKey, float] = field(default_factory=dict)
+    """Attempts that run on although their run has a final state, and since when we know (monotonic)."""
     astray: set[str] = field(default_factory=set)
     """Gangs that wait here while their run is not Scheduled: somebody has to look."""
     draining: bool = False
@@ -173,8 +175,10 @@ class Term:
 
     def forget_attempt(self, key: GangKey) -> None:
         """Drop what is remembered of an attempt that is over."""
-        for memory in (self.notices, self.noticed_at, self.admitted_at, self.stopped_for):
-            memory.pop(key, None)
+        for times in (self.noticed_at, self.admitted_at, self.over_since):
+            times.pop(key, None)
+        self.notices.pop(key, None)
+        self.stopped_for.pop(key, None)
         self.last_words.add(key)
         self.leaving_soon.discard(key)
         self.stopping.discard(key)
