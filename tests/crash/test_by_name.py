@@ -21,7 +21,7 @@ from tests.crash.play import Stage
 from tests.crash.sightings import processes_of, resume
 from tests.crash.world import Strike, World
 from tests.fixtures.clock import ManualClock
-from tests.fixtures.zygote import CLOCK_SHIFT
+from tests.fixtures.zygote import CLOCK_FILE, CLOCK_SHIFT
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 DAY = 86_400.0
@@ -99,6 +99,25 @@ def test_a_successor_with_a_wrong_clock_lets_run_what_runs(worlds: Callable[...,
         world.new_worker(**{CLOCK_SHIFT: str(shift)})
     world.wait_until_over()
     assert world.gang(run).attempt == 1  # type: ignore[union-attr]
+    judge(world)
+
+
+@pytest.mark.parametrize("jump", [DAY, -DAY], ids=["a day ahead", "a day behind"])
+def test_a_clock_that_jumps_under_a_living_leader_times_nobody_out(
+    worlds: Callable[..., World], tmp_path: Path, jump: float
+) -> None:
+    clock = tmp_path / "clock"
+    world = worlds(may_repeat=False, environment={CLOCK_FILE: str(clock)})
+    world.begin()
+    run = world.train("run", steps=100, nodes=2, devices_per_node=2, max_runtime="1h")
+    world.wait_for_note(run, what="step", step=3)
+    following = world.train("following", steps=5, nodes=2, devices_per_node=2, max_runtime="1h")
+    world.wait("the second to wait", lambda: (gang := world.gang(following)) and gang.state is GangState.WAITING)
+    atomically = tmp_path / "clock.new"
+    atomically.write_text(str(jump))
+    atomically.rename(clock)
+    world.wait_until_over()
+    assert (world.gang(run).attempt, world.gang(following).attempt) == (1, 1)  # type: ignore[union-attr]
     judge(world)
 
 

@@ -108,6 +108,8 @@ class Gone(ClusterEvent):
     reason: str | None = None
     last_commit_step: int | None = None
     start_failure: str | None = None
+    timed_out: bool = False
+    """Whether it was stopped because its longest run time was over. The adapter enforces that too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

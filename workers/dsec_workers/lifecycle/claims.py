@@ -153,6 +153,7 @@ async def withdraw(term: Term, victim_id: str) -> None:
         return
     await term.write(term.ledger.withdraw_eviction, victim_id, victim.attempt)
     term.notices.pop(key, None)
+    term.leave_by.pop(key, None)
     term.leaving_soon.discard(key)
 
 
@@ -212,8 +213,8 @@ async def _launch(term: Term, gang: Gang, run: Run, settings: LaunchSettings, ho
 
 def start_timeout(term: Term, gang: Gang) -> float:
     """How long the start barrier may stay shut: a preemptor waits for the longest grace among its victims."""
-    deadlines = [notice.deadline for notice in term.notices.values()]
-    return term.settings.reservation_seconds + max([0.0, *(d - term.clock.now() for d in deadlines)])
+    now = term.steady()
+    return term.settings.reservation_seconds + max([0.0, *(until - now for until in term.leave_by.values())])
 
 
 def _is_ours(run: Run) -> bool:

@@ -66,6 +66,7 @@ async def notify(term: Term, gang: Gang, reason: str, kind: NoticeKind = NoticeK
     await term.cluster.notify(key, notice)
     term.notices[key] = notice
     term.noticed_at[key] = now
+    term.leave_by[key] = term.steady() + gang.request.grace_seconds
     term.carry_wake.at(notice.deadline - HEAD_START_SECONDS)
     term.decide("evict", "noticed", run_id=gang.run_id, why=reason, detail={"deadline": notice.deadline})
     term.errands.start(f"log:{gang.run_id}", "log", _log, term, gang, notice, now)

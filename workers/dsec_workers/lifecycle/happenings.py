@@ -71,17 +71,10 @@ async def _gone(term: Term, event: Gone) -> None:
         return
     notice = term.notices.get(key)
     stopped_for = term.stopped_for.get(key)
-    if (
-        stopped_for is None
-        and _overran(gang.launched_at, gang.request.max_runtime_seconds, event.at)
-        and event.flow_exit != 0
-    ):
+    if stopped_for is None and event.timed_out:
         stopped_for = "timed-out"
+        term.decide("limit", "stopped", run_id=key.run_id, why="max_runtime is over")
     outcome: Mapping[str, Any] = outcome_of(
         event, gang=gang, reason=notice.reason if notice else None, stopped_for=stopped_for
     )
     await term.write(term.ledger.leave, *key, outcome)
-
-
-def _overran(launched_at: float | None, longest: float | None, at: float) -> bool:
-    return launched_at is not None and longest is not None and at - launched_at >= longest

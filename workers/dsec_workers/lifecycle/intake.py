@@ -47,6 +47,7 @@ class Intake:
     """Prefect's own client, for the block and variable references in job variables."""
     polled_at: float | None = None
     swept_at: float | None = None
+    """When the last sweep began (monotonic)."""
     arrived_at: float = float("-inf")
     """When the last event named a run (monotonic)."""
     pool_read_at: float = float("-inf")
@@ -76,9 +77,10 @@ class Intake:
         now = term.clock.now()
         await self._read_pool(term)
         await self._reconsider(term)
-        if self.swept_at is None or now - self.swept_at >= term.settings.sweep_seconds:
+        if self.swept_at is None or term.clock.monotonic() - self.swept_at >= term.settings.sweep_seconds:
             term.errands.start("sweep", "sweep", self._sweep, term, now)
-        after = (self.polled_at or now) - OVERLAP_SECONDS
+        # A clock that went back must not leave a gap that no poll looks into.
+        after = min(self.polled_at if self.polled_at is not None else now, now) - OVERLAP_SECONDS
         known = self._known(now, after)
         offset = 0
         while True:
@@ -237,6 +239,7 @@ class Intake:
         )
 
     async def _sweep(self, term: Term, now: float) -> None:
+        swept_at = term.clock.monotonic()
         seen: set[str] = set()
         unfinished = dict.fromkeys(self.queues, 0)
         while unfinished:
@@ -251,7 +254,7 @@ class Intake:
                     unfinished[queue] += PAGE
         await self._look_for(term, seen)
         await term.api.mark_ready(term.pool)
-        self.swept_at = now
+        self.swept_at = swept_at
 
     async def _look_for(self, term: Term, seen: set[str]) -> None:
         """Ask for the waiting gangs whose runs the sweep did not show; end those whose run is over or deleted."""

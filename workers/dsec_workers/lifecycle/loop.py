@@ -89,13 +89,12 @@ class Loop:
         reasons: dict[str, str] = {}
         if any(gang.state is GangState.EVICTING and key_of(gang) not in term.notices for gang in gangs.values()):
             reasons = {e.run_id: e.why for e in await term.read(term.ledger.evictions, term.pool)}
-        deadlines = {key: notice.deadline for key, notice in term.notices.items()}
         for gang in gangs.values():
             match gang.state:
                 case GangState.RESERVED:
                     blockers = evictions.blockers_of(gang.run_id, holdings)
                     if evictions.on_their_way(
-                        blockers, gangs, answered=term.leaving_soon, deadlines=deadlines, now=now
+                        blockers, gangs, answered=term.leaving_soon, deadlines=term.leave_by, now=term.steady()
                     ):
                         term.errands.start(gang.run_id, "claim", claims.claim, term, gang.run_id, bool(blockers))
                 case GangState.LAUNCHING if not gang.launch:
@@ -105,11 +104,9 @@ class Loop:
                     term.errands.start(f"notice:{gang.run_id}", "notice", evictions.notify, term, gang, why)
                 case GangState.LEAVING:
                     term.errands.start(gang.run_id, "ending", endings.settle, term, gang)
-                case GangState.RUNNING:
-                    await self._limit(gang, now)
                 case _:
                     pass
-        for gang in await term.read(term.ledger.expired, term.pool, now):
+        for gang in await term.read(term.ledger.expired, term.pool, term.steady()):
             term.errands.start(gang.run_id, "expiry", self._expire, gang)
         if self._due("accrue", ACCRUE_SECONDS):
             half_life = self.planning.policy.usage_half_life_seconds
@@ -165,18 +162,6 @@ class Loop:
         gone = await self.term.write(self.term.ledger.prune, **ages)
         if gone:
             self.term.log.info("forgot %d gangs, %d decisions and %d wishes", gone.gangs, gone.decisions, gone.wishes)
-
-    async def _limit(self, gang: Gang, now: float) -> None:
-        longest = gang.request.max_runtime_seconds
-        if longest is None or gang.launched_at is None:
-            return
-        self.term.carry_wake.at(gang.launched_at + longest)
-        key = key_of(gang)
-        if now - gang.launched_at >= longest and key not in self.term.stopping:
-            self.term.stopping.add(key)
-            self.term.stopped_for[key] = "timed-out"
-            self.term.decide("limit", "stopping", run_id=gang.run_id, why="max_runtime is over")
-            await self.term.cluster.stop(key, gang.request.grace_seconds)
 
     async def _expire(self, gang: Gang) -> None:
         await claims.undo(self.term, gang, self.term.runs.get(gang.run_id) or await self.term.api.run(gang.run_id),

@@ -101,6 +101,8 @@ class Term:
     """Victims that answered their notice."""
     notices: dict[GangKey, Notice] = field(default_factory=dict)
     noticed_at: dict[GangKey, float] = field(default_factory=dict)
+    leave_by: dict[GangKey, float] = field(default_factory=dict)
+    """Until when the noticed gangs will have left, by `steady()`."""
     admitted_at: dict[GangKey, float] = field(default_factory=dict)
     stopping: set[GangKey] = field(default_factory=set)
     stopped_for: dict[GangKey, str] = field(default_factory=dict)
@@ -118,6 +120,15 @@ class Term:
     """Attempts that are over and whose last output may not have been shipped."""
     yielding_since: float | None = None
     published_map: list[dict[str, Any]] | None = None
+    _began: tuple[float, float] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._began = (self.clock.now(), self.clock.monotonic())
+
+    def steady(self) -> float:
+        """Seconds since the epoch as this term counts them: a wall clock that jumps changes neither them nor a wait."""
+        now, monotonic = self._began
+        return now + self.clock.monotonic() - monotonic
 
     async def read(self, method: Callable[..., _T], *args: Any, **kwargs: Any) -> _T:
         """Call a ledger method in a thread."""
@@ -175,7 +186,7 @@ class Term:
 
     def forget_attempt(self, key: GangKey) -> None:
         """Drop what is remembered of an attempt that is over."""
-        for times in (self.noticed_at, self.admitted_at, self.over_since):
+        for times in (self.noticed_at, self.leave_by, self.admitted_at, self.over_since):
             times.pop(key, None)
         self.notices.pop(key, None)
         self.stopped_for.pop(key, None)

@@ -82,6 +82,7 @@ class Supervisor:
         self._flow = FlowProcess(loop)
         self._lost_member: int | None = None
         self._start_failure: str | None = None
+        self._has_timed_out = False
         self._kill: Timer | None = None
         self._sweep: Timer | None = None
         self._asked_to_leave: set[int] = set()
@@ -155,6 +156,16 @@ class Supervisor:
         self.is_open = True
         self._flow.let_through()
         self.happenings.tell("started")
+        longest = self.order.request.max_runtime_seconds
+        if longest is not None:
+            self.loop.after(longest, self._time_is_up)
+
+    def _time_is_up(self) -> None:
+        """Its longest run time is over. Measured here, where no wall clock and no worker's end can change it."""
+        if not self.is_ending:
+            self._has_timed_out = True
+            self.uploader.stop(self.order.request.grace_seconds)
+            self.end(grace_seconds=self.order.request.grace_seconds)
 
     def start_run(self, run: GangRun, orders: dict[int, dict[str, Any]]) -> None:
         """Have the members start the ranks of `run`."""
@@ -285,6 +296,7 @@ class Supervisor:
                 lost_member=self._lost_member,
                 notice=self.notice.kind,
                 start_failure=self._start_failure,
+                timed_out=self._has_timed_out,
             )
 
     def _device_strays(self) -> list[int]:
