@@ -46,4 +46,6 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _PUBLIC:
         raise AttributeError(f"module 'dsec_blocks' has no attribute {name!r}")
+    if _PUBLIC[name] == "dsec_blocks.cache":
+        import_module("dsec_blocks.gang")  # what is acquired inside a gang is told to it
     return getattr(import_module(_PUBLIC[name]), name)

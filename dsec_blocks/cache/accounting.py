@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+from dsec_blocks.cache.hearing import hearers
 from dsec_blocks.cache.lease import Lease
 from dsec_blocks.cache.store import events
 from dsec_blocks.cache.store.store import Store
@@ -27,6 +28,9 @@ def account(store: Store, lease: Lease, *, who: str, background: bool) -> None:
         "verify": round(got.verify_seconds, 4),
     }
     events.note(store.layout, event)
+    if not background:
+        for hear in hearers:
+            hear(event)
 
 
 def starts_of(store: Store, run: str) -> Iterator[dict[str, Any]]:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from dsec_blocks.gang import acquires as acquires  # so that whoever is in a gang tells it what he acquires
 from dsec_blocks.gang.attached import check_admitted, gang_request_of, merged_job_variables
 from dsec_blocks.gang.current import CurrentGang, current_gang
 from dsec_blocks.gang.results import GangRunError, RankOutcome, Results

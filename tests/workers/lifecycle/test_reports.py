@@ -3,6 +3,7 @@
 from dsec_blocks.ledger import Prefetch, PrefetchState
 from dsec_blocks.model.gangs import GangState
 from dsec_blocks.model.requests import GangRequest
+from dsec_workers.clusters.cache_figures import CacheFigures
 from dsec_workers.lifecycle.reports import run_report
 from tests.workers.lifecycle.records import LAUNCHED, gang
 
@@ -19,6 +20,17 @@ def test_the_report_of_an_ended_run_still_counts_the_devices_that_it_held() -> N
     report = run_report(ended, now=LAUNCHED + 500)
     assert "| device-seconds of the last attempt | 80 |" in report
     assert "| evictions | 1 |" in report and "| last committed step | 200 |" in report
+
+
+def test_the_report_says_how_much_of_the_data_was_there_and_how_long_the_start_stood_still() -> None:
+    got = CacheFigures(total_bytes=4 << 30, cluster_bytes=1 << 30, origin_bytes=1 << 29, stall_seconds=7.5,
+                       fetch_seconds=6.0, verify_seconds=0.5)  # fmt: skip
+    ended = gang(GangState.ENDED, admitted_at=LAUNCHED - 8, outcome={"at": LAUNCHED + 1}, metrics=got.to_metrics(1))
+    report = run_report(ended, now=LAUNCHED + 500)
+    assert "| byte hit ratio of the nodes' caches | 62.5% of 4 GiB |" in report
+    assert "| byte hit ratio with the cluster's store | 87.5% of 4 GiB |" in report
+    assert "| last start: stall | 7.50 s; the longest that a process waited for 4 GiB |" in report
+    assert "byte hit ratio" not in run_report(gang(GangState.ENDED, outcome={"at": LAUNCHED + 1}), now=LAUNCHED)
 
 
 def test_the_report_splits_the_last_start_into_its_stages() -> None:

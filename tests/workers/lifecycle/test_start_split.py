@@ -76,6 +76,32 @@ def test_the_slowest_nodes_verification_counts() -> None:
     assert found["verify"][0] == 2.0
 
 
+GOT = {
+    "cache.attempt": 1.0, "cache.total_bytes": 4.0 * GIB, "cache.cluster_bytes": 1.0 * GIB,
+    "cache.origin_bytes": 2.0 * GIB, "cache.stall_seconds": 33.0, "cache.fetch_seconds": 30.0,
+    "cache.verify_seconds": 2.5,
+}  # fmt: skip
+
+
+def test_a_start_that_fetched_on_demand_says_how_long_and_what_came_too_late() -> None:
+    """It had neither a fetch nor a verification: nobody had fetched ahead of it."""
+    found = split(metrics=GOT)
+    assert found["fetch"] == (30.0, "30 s; 3 GiB by the gang itself")
+    assert (found["verify"][0], found["stall"][0]) == (2.5, 33.0)
+    late = split(prefetch(state=PrefetchState.FAILED, error="no route"), metrics=GOT)
+    assert late["fetch"] == (30.0, "30 s; 3 GiB by the gang itself; failed on n1: no route")
+
+
+def test_a_start_that_found_everything_there_keeps_what_was_fetched_ahead_of_it() -> None:
+    warm = {**GOT, "cache.cluster_bytes": 0.0, "cache.origin_bytes": 0.0, "cache.stall_seconds": 0.01}
+    found = split(prefetch(figures={"verify": 1.0}), metrics=warm)
+    assert (found["fetch"][0], found["verify"][0], found["stall"][0]) == (41.0, 1.0, 0.01)
+
+
+def test_what_an_earlier_attempt_acquired_is_not_this_ones() -> None:
+    assert "stall" not in split(attempt=2, metrics=GOT)
+
+
 def test_a_flow_may_say_how_long_its_weights_took() -> None:
     assert split(metrics={"load_seconds": 0.25})["load"][0] == 0.25
 

@@ -8,7 +8,8 @@ from typing import Any
 from dsec_blocks.ledger import Holding, Prefetch
 from dsec_blocks.model.devices import Node
 from dsec_blocks.model.gangs import Gang
-from dsec_blocks.model.units import format_duration
+from dsec_blocks.model.units import format_duration, format_memory
+from dsec_workers.clusters.cache_figures import CacheFigures
 from dsec_workers.lifecycle.start_split import start_split
 from dsec_workers.lifecycle.term import Term
 from dsec_workers.prefect_api import ApiRefused, ApiUnavailable
@@ -16,7 +17,7 @@ from dsec_workers.prefect_api import ApiRefused, ApiUnavailable
 REPORT_KEY = "dsec-run-report"
 MOST_TRIES = 3
 """A report is never worth more than that."""
-_KNOWN_AFTERWARDS = ("placement", "fetch", "verify", "load")
+_KNOWN_AFTERWARDS = ("placement", "fetch", "verify", "stall", "load")
 """Stages of a start that nobody has timed when it is over: the ledger tells them, or the flow does."""
 
 
@@ -67,6 +68,7 @@ def run_report(gang: Gang, prefetches: Sequence[Prefetch] = (), *, now: float) -
     if gang.launched_at is not None:
         rows.append(("from due to the last start", format_duration(gang.launched_at - gang.eligible_at)))
         rows += [(f"last start: {stage.name}", stage.describe()) for stage in start_split(gang, prefetches)]
+        rows += _cache_rows(gang)
         ran = float(gang.outcome.get("at") or now) - gang.launched_at
         rows.append(("last attempt ran", format_duration(ran)))
         rows.append(("device-seconds of the last attempt", f"{ran * gang.request.devices:.0f}"))
@@ -76,6 +78,18 @@ def run_report(gang: Gang, prefetches: Sequence[Prefetch] = (), *, now: float) -
         rows.append(("last committed step", str(gang.last_step)))
     lines += ["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows), ""]
     return "\n".join(lines)
+
+
+def _cache_rows(gang: Gang) -> list[tuple[str, str]]:
+    got = CacheFigures.from_metrics(gang.metrics, attempt=gang.attempt)
+    if got is None:
+        return []
+    local, total = f"{got.local_hit_ratio:.1%}", f"{got.total_hit_ratio:.1%}"
+    of = f"of {format_memory(got.total_bytes)}"
+    return [
+        ("byte hit ratio of the nodes' caches", f"{local} {of}"),
+        ("byte hit ratio with the cluster's store", f"{total} {of}"),
+    ]
 
 
 def pool_map(nodes: Sequence[Node], holdings: Sequence[Holding], names: dict[str, str]) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from dsec_blocks.ledger import Prefetch, PrefetchState
 from dsec_blocks.model.gangs import Gang
 from dsec_blocks.model.units import format_duration, format_memory
+from dsec_workers.clusters.cache_figures import CacheFigures
 
 LOAD_METRIC = "load_seconds"
 """What a flow reports that measures how long its weights took from the cache into memory."""
@@ -30,7 +31,10 @@ class Stage:
 
 
 def start_split(gang: Gang, prefetches: Sequence[Prefetch]) -> list[Stage]:
-    """The stages of the newest attempt's start that are known: placement, fetch, verify, launch, load, init."""
+    """The stages of the newest attempt's start that are known: placement, fetch, verify, stall, launch, load, init.
+
+    What the gang's own processes fetched while they waited counts before what was fetched ahead for them.
+    """
     stages = []
     reserved, code = gang.admitted_at, gang.launched_at
     if reserved is None:
@@ -38,7 +42,8 @@ def start_split(gang: Gang, prefetches: Sequence[Prefetch]) -> list[Stage]:
     if gang.attempt == 1:
         stages.append(Stage(name="placement", seconds=max(0.0, reserved - gang.eligible_at), told="due to reserved"))
     mine = [each for each in prefetches if each.attempt == gang.attempt]
-    stages += _fetch(mine, code)
+    ahead, got = _fetch(mine, code), CacheFigures.from_metrics(gang.metrics, attempt=gang.attempt)
+    stages += ahead if got is None else _acquired(got, ahead)
     if code is not None:
         stages.append(Stage(name="launch", seconds=max(0.0, code - reserved), told="reserved to user code"))
     if LOAD_METRIC in gang.metrics:
@@ -68,6 +73,18 @@ def _fetch(prefetches: Sequence[Prefetch], code: float | None) -> list[Stage]:
     if verified:
         stages.append(Stage(name="verify", seconds=max(verified), told="part of the fetch, on the slowest node"))
     return stages
+
+
+def _acquired(got: CacheFigures, ahead: Sequence[Stage]) -> list[Stage]:
+    stages = list(ahead)
+    if got.fetched_bytes:
+        told = [f"{format_memory(got.fetched_bytes)} by the gang itself", *(stage.told for stage in ahead[:1])]
+        stages = [
+            Stage(name="fetch", seconds=got.fetch_seconds, told="; ".join(told)),
+            Stage(name="verify", seconds=got.verify_seconds, told="part of the stall"),
+        ]
+    told_of_stall = f"the longest that a process waited for {format_memory(got.total_bytes)}"
+    return [*stages, Stage(name="stall", seconds=got.stall_seconds, told=told_of_stall)]
 
 
 def _told(each: Prefetch) -> str:

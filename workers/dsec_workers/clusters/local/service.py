@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dsec_blocks.model.errors import ClusterError
+from dsec_workers.clusters.local.acquires import Acquires
 from dsec_workers.clusters.local.loop import Lines
 from dsec_workers.clusters.local.ranks import MASTER_ADDRESS, check_call, ranks_of
 from dsec_workers.clusters.local.rendezvous import Rendezvous
@@ -31,6 +32,7 @@ class Service:
         self._followers: dict[Lines, Callable[[dict[str, Any]], None]] = {}
         self._callers: dict[Lines, int] = {}
         """connection → number of the run that it waits for"""
+        self._acquires = Acquires(supervisor.order.key.attempt)
         self._serial_rendezvous = Rendezvous(world_size=1)
         supervisor.push = self._push
         supervisor.last_word.on_written = self._say_goodbye
@@ -119,6 +121,10 @@ class Service:
             metrics=message.get("metrics"),
             has_on_evict=None if has_on_evict == before.get("has_on_evict") else has_on_evict,
         )
+        reply({})
+
+    def _op_acquired(self, _line: Lines, message: dict[str, Any], reply: Any) -> None:
+        self._gang.happenings.progress(metrics=self._acquires.add(message))
         reply({})
 
     def _op_step(self, _line: Lines, message: dict[str, Any], reply: Any) -> None:
