@@ -7,10 +7,16 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Any
 
+from blake3 import blake3
+
+from dsec_blocks.cache import open_cache
+from dsec_blocks.cache.settings import from_environment
+from dsec_blocks.cache.store import sweep
+from dsec_blocks.cache.store.check import check, verify
 from dsec_blocks.gateways.clock import SystemClock
 from dsec_workers.clusters.local import LocalCluster
 from tests.crash.sightings import carrying, describe, processes_of
-from tests.crash.world import World
+from tests.crash.world import BUNDLE, World
 
 QUIET_SECONDS = 8.0
 """How long the last processes of a run may take to go after its gang has ended."""
@@ -36,7 +42,9 @@ def broken(world: World) -> list[str]:
         *_final_states(world),
         *_steps(world),
         *_ledger(world),
+        *_reads(world),
         *_processes(world),
+        *_cache(world),
         *(world.devices.violations if world.devices else ()),
     ]
 
@@ -123,6 +131,34 @@ def _ledger(world: World) -> Iterator[str]:
         told = {order.attempt for order in world.ledger.prefetches_of(run_id)}
         if told != {gang.attempt}:
             yield f"run {gang.name} had attempt {gang.attempt} last, but nodes were told to fetch for {told or 'none'}"
+
+
+def _reads(world: World) -> Iterator[str]:
+    """Whoever trained had read the bundle, and every read of it was what its origin has."""
+    wanted = {name: blake3(content).hexdigest() for name, content in BUNDLE.items()}
+    for run_id, told in world.runs.items():
+        notes = world.notes(run_id)
+        read = [note for note in notes if note["what"] == "read"]
+        for note in read:
+            if note["digest"] != wanted.get(note["path"]):
+                yield f"run {told['name']} read {note['path']} in attempt {note['attempt']}, and it was something else"
+        whole = {(note["attempt"], note["path"]) for note in read}
+        for attempt in {note["attempt"] for note in notes if note["what"] == "step"} if told["flow"] == "train" else ():
+            if missing := sorted(name for name in wanted if (attempt, name) not in whole):
+                yield f"run {told['name']} trained in attempt {attempt} without having read {missing}"
+
+
+def _cache(world: World) -> Iterator[str]:
+    """Once what the dead left is swept, `dsec cache check` has nothing to say, nor has a second sweep."""
+    store = open_cache(from_environment(directory=world.home / "cache")).store
+    sweep(store)
+    for violation in check(store):
+        yield f"cache {violation.rule} {violation.object}: {violation.text}"
+    for view, path, is_right in verify(store.layout):
+        if not is_right:
+            yield f"cache view {view}: {path} is not what its manifest says"
+    if not (again := sweep(store)).is_nothing:
+        yield f"a second sweep of the cache found {again}"
 
 
 async def _observed(world: World) -> list[tuple[str, int]]:

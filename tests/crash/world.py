@@ -31,6 +31,7 @@ SUCCESSOR_SECONDS = 9.0
 NAP_SECONDS = 1.5
 """How long any other stopped process sleeps."""
 RESTARTS = 6
+BUNDLE = {"weights.bin": bytes(range(251)) * 400, "sub/config.json": b'{"layers": 2}', "sub/empty": b""}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +79,10 @@ class World(Site):
         super().__post_init__()
         self.once.mkdir()
         self.store.mkdir()
+        for name, content in BUNDLE.items():
+            path = self.bundle / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
         self.devices = DeviceWatch(ledger=self.ledger, pool=self.pool, devices=self.home / "devices")
 
     # --- what fails ---------------------------------------------------------------------------------------------
@@ -89,6 +94,11 @@ class World(Site):
     @property
     def store(self) -> Path:
         return self.home / "store"
+
+    @property
+    def bundle(self) -> Path:
+        """What every training run reads."""
+        return self.home / "origin"
 
     @property
     def passed(self) -> Path:
@@ -271,7 +281,12 @@ class World(Site):
         return run_id
 
     def train(self, name: str, *, steps: int = 60, expects: tuple[str, ...] = ("COMPLETED",), **fields: Any) -> str:
-        parameters = {"store": str(self.store), "steps": steps, **fields.pop("parameters", {})}
+        parameters = {
+            "store": str(self.store),
+            "bundle": str(self.bundle),
+            "steps": steps,
+            **fields.pop("parameters", {}),
+        }
         return self.start("train", name, expects=expects, parameters=parameters, **fields)
 
     def notes(self, run_id: str) -> list[dict[str, Any]]:

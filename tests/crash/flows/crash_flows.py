@@ -7,11 +7,13 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
+from blake3 import blake3
 from prefect import flow
 
-from dsec_blocks import current_gang, gang, run
+from dsec_blocks import current_gang, gang, open_cache, run
 
 LINGER_SECONDS = 30.0
 COMMIT_SECONDS = 1.0
@@ -25,7 +27,37 @@ def note(where: str, **fields: object) -> None:
     os.close(descriptor)
 
 
+def read(where: str, bundle: str, path: Path) -> None:
+    """Note what each file of the bundle hashes to, as this rank reads it."""
+    for file in sorted(file for file in path.rglob("*") if file.is_file()):
+        digest = blake3(file.read_bytes()).hexdigest()
+        note(where, what="read", rank=run.rank, bundle=bundle, path=str(file.relative_to(path)), digest=digest)
+
+
 def work(
+    where: str,
+    store: str,
+    bundle: str,
+    steps: int,
+    step_seconds: float,
+    lingers: bool,
+    every: int,
+    deaf: bool,
+    full: bool,
+    commits_each: bool,
+) -> int:
+    """One rank: count steps, checkpoint, leave when told. A node's first reads the bundle before and after that."""
+    with ExitStack() as held:
+        if bundle and run.local_rank == 0:
+            path = held.enter_context(open_cache().acquire(bundle)).path
+            read(where, bundle, path)
+            done = count(where, store, steps, step_seconds, lingers, every, deaf, full, commits_each)
+            read(where, bundle, path)
+            return done
+        return count(where, store, steps, step_seconds, lingers, every, deaf, full, commits_each)
+
+
+def count(
     where: str,
     store: str,
     steps: int,
@@ -36,7 +68,7 @@ def work(
     full: bool,
     commits_each: bool,
 ) -> int:
-    """One rank: count steps, checkpoint, leave when told."""
+    """Count steps from where the checkpoint ends."""
     checkpoint = run.checkpoints(store if "://" in store else f"file://{store}", every=every)
     state = checkpoint.restore({"done": 0})
     note(where, what="begin", rank=run.rank, step=checkpoint.step)
@@ -90,6 +122,7 @@ def newest_head(store: str) -> int:
 def train(
     where: str,
     store: str,
+    bundle: str = "",
     steps: int = 60,
     step_seconds: float = 0.02,
     lingers: bool = False,
@@ -101,7 +134,7 @@ def train(
     """All ranks count to `steps`; one that `lingers` stops half-way, in its first attempt, until it is interrupted."""
     note(where, what="flow")
     results = current_gang().run(
-        work, where, store, steps, step_seconds, lingers, every, deaf, full, commits_each, per="device"
+        work, where, store, bundle, steps, step_seconds, lingers, every, deaf, full, commits_each, per="device"
     )
     assert all(done == steps for done in results), results
     return steps
