@@ -49,6 +49,7 @@ AIMS = {
     "shaped_vs_connection_limit": "≥ 0.9",
     "origin_bytes_ratio": "≤ 1.01",
     "resume_refetched_parts": "≤ the ranges in flight",
+    "peak_rss_above_start_mib": f"≤ {2 * MEMORY_BYTES // MIB} (twice the setting)",
 }
 
 

@@ -1,6 +1,7 @@
 """`dsec checkpoint` on a store with a run in it: what a person types, and one line for every mistake."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,24 @@ def test_a_broken_commit_is_named_and_the_exit_code_says_so(store: StoreAddress,
     verified = run(store, tmp_path, "verify", "1111")
     assert verified.returncode == 1
     assert "step 20 of attempt 1: whole" in verified.stdout and "step 10 of attempt 1: broken" in verified.stdout
+
+
+def test_what_dead_writers_left_is_removed_and_what_is_committed_or_young_stays(
+    store: StoreAddress, tmp_path: Path
+) -> None:
+    place = store.open()
+    folder = tmp_path / "store" / "ckpt" / RUN / "000000000015" / "000001"
+    place.put(f"ckpt/{RUN}/000000000015/000001/rank-00000-killed", b"half", at="test.put")
+    place.put(f"ckpt/{RUN}/000000000025/000001/rank-00000-uploading", b"half", at="test.put")
+    (folder / ".rank-00000.dead").write_bytes(b"half")
+    os.utime(folder / ".rank-00000.dead", (1, 1))
+    (folder.parent.parent / "000000000025" / "000001" / ".rank-00001.alive").write_bytes(b"half")
+    removed = run(store, tmp_path, "gc")
+    assert removed.returncode == 0, removed.stderr
+    assert "1 unfinished uploads and 1 objects removed" in " ".join(removed.stdout.split())
+    assert "0 unfinished uploads and 0 objects removed" in " ".join(run(store, tmp_path, "gc").stdout.split())
+    assert list(place.keys(f"ckpt/{RUN}/000000000025/")), "an attempt that is not over may still be uploading it"
+    assert run(store, tmp_path, "verify", "1111").returncode == 0
 
 
 def test_fresh_has_the_next_attempt_start_over(store: StoreAddress, tmp_path: Path) -> None:

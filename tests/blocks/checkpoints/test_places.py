@@ -141,5 +141,20 @@ def test_a_name_that_is_no_store_is_refused(name: str) -> None:
         open_store(name)
 
 
+@pytest.mark.parametrize(
+    ("query", "keep", "keep_every"),
+    [("", 3, 0), ("?keep=2", 2, 0), ("?keep_every=500", 3, 500), ("?keep=1&keep_every=0", 1, 0)],
+)
+def test_how_much_is_kept_is_read_from_the_url(query: str, keep: int, keep_every: int) -> None:
+    address = open_store(f"s3://bucket/team{query}")
+    assert (address.url, address.keep, address.keep_every) == ("s3://bucket/team", keep, keep_every)
+
+
+@pytest.mark.parametrize("steps", ["ten", "-5", "1.5"])
+def test_keep_every_that_is_no_number_of_steps_is_refused(steps: str) -> None:
+    with pytest.raises(StoreUnusable, match=r"keep_every=.* is not a number of steps"):
+        open_store(f"s3://bucket/team?keep_every={steps}")
+
+
 def test_the_secret_is_not_shown(tmp_path: Path) -> None:
     assert "hush" not in repr(StoreAddress(url="s3://b/p", secret_access_key="hush"))
