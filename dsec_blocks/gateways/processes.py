@@ -122,6 +122,20 @@ def descendants(pids: Collection[int], *, among: Collection[Sighting] | None = N
     return found
 
 
+def children(pid: int) -> set[int] | None:
+    """The children that a process has now, zombies included; None where the kernel does not tell.
+
+    A tenth of the price of the process table. Of a list whose members end while it is read, some may be missing.
+    """
+    found: set[int] = set()
+    try:
+        for task in os.listdir(_PROC / str(pid) / "task"):
+            found.update(map(int, (_PROC / str(pid) / "task" / task / "children").read_text().split()))
+    except (OSError, ValueError):
+        return None
+    return found
+
+
 def environment(pid: int) -> dict[str, str]:
     """The environment a process was *executed* with (a forked child shows its parent's); empty if not readable."""
     try:

@@ -9,7 +9,7 @@ import os
 import signal
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import anyio
@@ -35,7 +35,8 @@ from dsec_workers.lifecycle.claims import attempt_of
 from dsec_workers.lifecycle.intake import Intake
 from dsec_workers.lifecycle.leading import Leading
 from dsec_workers.lifecycle.planning import Planner
-from dsec_workers.lifecycle.term import LaunchSettings, Term
+from dsec_workers.lifecycle.start_answers import StartAnswers
+from dsec_workers.lifecycle.term import LaunchSettings, Term, nothing_known
 from dsec_workers.metrics import WorkerMetrics
 from dsec_workers.prefect_api import Run
 from dsec_workers.prefect_api.gateway import no_client_retries
@@ -69,6 +70,10 @@ class GangWorker(BaseWorker[GangJobConfiguration, GangVariables, GangWorkerResul
 
     leading: Leading | None = None
     _cluster: Cluster | None = None
+
+    @cached_property
+    def _answers(self) -> StartAnswers:
+        return StartAnswers()
 
     @classmethod
     def get_default_base_job_template(cls) -> dict[str, Any]:
@@ -151,12 +156,14 @@ class GangWorker(BaseWorker[GangJobConfiguration, GangVariables, GangWorkerResul
             inherited = {name: value for name, value in os.environ.items() if not name.startswith(_NOT_INHERITED)}
             home = {ENV_HOME: str(term.settings.home)}  # the default checkpoint store is there, for every attempt
         env = {**self._known_of_the_server(), **inherited, **home, **asked, _RETRIES: retries}
+        is_forked = term.settings.cluster == LOCAL and configuration.own_command is None
         return LaunchSettings(
             env=env,
             name=configuration.name or run.name,
             command=configuration.own_command,
             working_dir=configuration.working_dir,
             job_manifest=configuration.job_manifest,
+            known=partial(self._answers.of, intake, term, run) if is_forked else nothing_known,
         )
 
     def _known_of_the_server(self) -> dict[str, str]:

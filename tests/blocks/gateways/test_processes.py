@@ -52,3 +52,31 @@ def _open() -> list[str]:
         if int(entry) > 2:
             found.append(entry)
     return found
+
+
+PARENT = """
+import os, subprocess, threading
+from dsec_blocks.gateways import processes
+
+sleeping = subprocess.Popen(["sleep", "60"])
+in_a_thread = []
+thread = threading.Thread(target=lambda: in_a_thread.append(subprocess.Popen(["sleep", "60"])))
+thread.start()
+thread.join()
+mine = {child.pid for child in (sleeping, *in_a_thread)}
+assert processes.children(os.getpid()) == mine, (processes.children(os.getpid()), mine)
+assert processes.children(sleeping.pid) == set()
+for child in (sleeping, *in_a_thread):
+    child.kill()
+os.waitid(os.P_PID, sleeping.pid, os.WEXITED | os.WNOWAIT)
+assert sleeping.pid in processes.children(os.getpid())
+sleeping.wait()
+assert sleeping.pid not in processes.children(os.getpid())
+assert processes.children(sleeping.pid) is None
+print("as the kernel says")
+"""
+
+
+def test_children_are_told_as_the_kernel_knows_them() -> None:
+    done = subprocess.run([sys.executable, "-c", PARENT], capture_output=True, text=True)
+    assert done.stdout == "as the kernel says\n", done.stderr

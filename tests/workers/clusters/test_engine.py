@@ -1,6 +1,7 @@
 """The flow process against a real Prefect server: ordinary flows run unchanged, evicted ones keep their state."""
 
 import asyncio
+import dataclasses
 import textwrap
 import time
 from collections.abc import Mapping
@@ -10,10 +11,15 @@ from uuid import UUID
 
 import pytest
 from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import LogFilter, LogFilterFlowRunId
+from prefect.client.schemas.responses import DeploymentResponse
+from prefect.client.schemas.sorting import LogSort
 from prefect.states import Pending, Suspended
 
+from dsec_blocks.model.names import ENV_INFRASTRUCTURE
 from dsec_blocks.model.notices import NoticeKind
 from dsec_workers.clusters.protocol import GangKey, LaunchOrder, Started
+from dsec_workers.prefect_api import PrefectApi
 from tests.fixtures.prefect import PrefectServer
 from tests.workers.clusters.conftest import Desk, notice
 
@@ -35,9 +41,37 @@ def hello(name: str = "world"):
 async def ahello(name: str = "world"):
     print(f"ahello {name}", flush=True)
 
+def compared(known, read):
+    same = [name for name in type(read).model_fields if name not in ("updated", "estimated_run_time")]
+    rows = {name: (getattr(known, name), getattr(read, name)) for name in same}
+    print("differs:", {name: row for name, row in rows.items() if row[0] != row[1]}, flush=True)
+
+@flow(version="v7")
+def mirror():
+    from prefect.context import FlowRunContext
+    from prefect.client.orchestration import get_client
+    known = FlowRunContext.get().flow_run
+    compared(known, get_client(sync_client=True).read_flow_run(known.id))
+
+@flow(retries=1)
+async def amirror():
+    from prefect.context import FlowRunContext
+    from prefect.client.orchestration import get_client
+    known = FlowRunContext.get().flow_run
+    async with get_client() as client:
+        compared(known, await client.read_flow_run(known.id))
+    if known.run_count == 1:
+        raise ValueError("once more")
+
 @flow
 def failing():
     raise ValueError("on purpose")
+
+@flow
+def talking():
+    get_run_logger().info("still here")
+    print("talking", flush=True)
+    time.sleep(60)
 
 @flow(on_crashed=[lambda *_: print("crashed hook", flush=True)],
       on_cancellation=[lambda *_: print("cancelled hook", flush=True)])
@@ -90,8 +124,6 @@ async def deployed_order(
         run = await client.create_flow_run_from_deployment(deployment_id, parameters=dict(parameters or {}))
         await client.set_flow_run_state(run.id, Pending())
     order = desk.order(command="", **fields)
-    import dataclasses
-
     return dataclasses.replace(
         order,
         key=GangKey(str(run.id), 1),
@@ -122,11 +154,7 @@ async def test_a_deployed_flow_runs_unchanged_and_starts_in_a_fraction_of_a_seco
         ends.append(gone.at - first)
         assert gone.flow_exit == 0
         assert await state_of(order) == ("COMPLETED", "Completed")
-    async with get_client() as client:
-        from prefect.client.schemas.filters import LogFilter
-
-        logs = await client.read_logs(LogFilter(flow_run_id={"any_": [UUID(order.key.run_id)]}))  # type: ignore[arg-type]
-    assert "logged by hello" in {log.message for log in logs}
+    assert "logged by hello" in await logs_of(order)
     print("launch → first line:", [f"{s:.3f}" for s in latencies], "first line → gone:", [f"{s:.3f}" for s in ends])
     assert min(latencies) < 1.5
 
@@ -136,6 +164,27 @@ async def test_async_flows_run_too(desk: Desk, prefect_server: PrefectServer) ->
     assert (await desk.run(order)).flow_exit == 0
     assert "ahello there" in desk.log(order.key)
     assert await state_of(order) == ("COMPLETED", "Completed")
+
+
+@pytest.mark.parametrize(("function", "starts"), [("mirror", 1), ("amirror", 2)])
+async def test_a_flow_sees_its_run_as_the_server_has_it(
+    desk: Desk, prefect_server: PrefectServer, function: str, starts: int
+) -> None:
+    order = await deployed_order(desk, prefect_server, function)
+    order = dataclasses.replace(order, env={**order.env, ENV_INFRASTRUCTURE: f"dsec:pool:{order.key.run_id}:1"})
+    await desk.run(order)
+    assert await state_of(order) == ("COMPLETED", "Completed")
+    assert desk.log(order.key).count("differs: {}") == starts
+
+
+async def test_the_deployment_that_the_worker_hands_over_is_the_one_that_the_engine_would_read(
+    prefect_server: PrefectServer, desk: Desk
+) -> None:
+    await deployed_order(desk, prefect_server, "hello")
+    async with get_client() as client:
+        deployment = (await client.read_deployments(limit=1))[0]
+        listed = (await PrefectApi(client).deployments([str(deployment.id)]))[str(deployment.id)].raw
+        assert DeploymentResponse.model_validate(listed) == await client.read_deployment(deployment.id)
 
 
 async def test_a_run_that_is_suspended_from_outside_in_its_first_second_stops_at_a_task(
@@ -164,6 +213,38 @@ async def test_a_pull_step_is_announced_as_prefect_announces_it(desk: Desk, pref
             await asyncio.sleep(0.2)
     steps = [event["payload"]["qualified_name"] for event in found]
     assert steps == ["prefect.deployments.steps.set_working_directory"]
+
+
+async def logs_of(order: LaunchOrder) -> list[str]:
+    async with get_client() as client:
+        wanted = LogFilter(flow_run_id=LogFilterFlowRunId(any_=[UUID(order.key.run_id)]))
+        return [log.message for log in await client.read_logs(wanted, sort=LogSort.TIMESTAMP_ASC)]
+
+
+async def test_what_a_run_logs_in_its_first_second_is_there_while_it_runs_and_after_its_eviction(
+    desk: Desk, prefect_server: PrefectServer
+) -> None:
+    order = await deployed_order(desk, prefect_server, "talking")
+    await desk.cluster.launch(order)
+    await desk.said(order.key, "talking")
+    async with asyncio.timeout(30):
+        while "still here" not in await logs_of(order):  # noqa: ASYNC110
+            await asyncio.sleep(0.2)
+    assert await state_of(order) == ("RUNNING", "Running")
+    await desk.cluster.notify(order.key, notice(0.2, NoticeKind.EVICT))
+    await desk.gone(order.key)
+    assert (await logs_of(order)).count("still here") == 1
+
+
+async def test_a_run_that_is_evicted_in_its_first_second_has_logged_what_it_said(
+    desk: Desk, prefect_server: PrefectServer
+) -> None:
+    order = await deployed_order(desk, prefect_server, "talking")
+    await desk.cluster.launch(order)
+    await desk.said(order.key, "talking")
+    await desk.cluster.notify(order.key, notice(0.1, NoticeKind.EVICT))
+    await desk.gone(order.key)
+    assert (await logs_of(order)).count("still here") == 1
 
 
 async def test_settings_and_directory_are_the_orders(desk: Desk, prefect_server: PrefectServer) -> None:
@@ -237,8 +318,6 @@ async def test_a_server_that_is_not_there_fails_the_launch_before_the_barrier_or
 ) -> None:
     order = await deployed_order(desk, prefect_server, "hello")
     env = {**order.env, "PREFECT_API_URL": "http://127.0.0.1:9/api", "PREFECT_CLIENT_MAX_RETRIES": "0"}
-    import dataclasses
-
     order = dataclasses.replace(order, env=env)
     gone = await desk.run(order)
     assert gone.flow_exit != 0

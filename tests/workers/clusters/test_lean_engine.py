@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from dsec_workers.clusters.local import lean_engine
-from tests.fixtures.clock import ManualClock
 
 
 class Work:
@@ -66,26 +65,3 @@ def test_a_run_that_goes_on_looks_for_its_suspension_until_its_end(monkeypatch: 
         assert watch.began.wait(5)
         assert watch.asked == ("run", "request")
     assert watch.ended.wait(5)
-
-
-def test_what_the_engine_asks_twice_at_a_start_is_asked_once_and_later_anew() -> None:
-    clock = ManualClock()
-    answers = iter(["first", "second"])
-    ask = lean_engine.kept(lambda: next(answers), clock)
-    assert [ask(), ask()] == ["first", "first"]
-    clock.advance(lean_engine.ANSWER_SECONDS + 1)
-    assert [ask(), ask()] == ["second", "second"]
-
-
-def test_a_question_that_failed_is_asked_again() -> None:
-    answers: list[Exception | None] = [OSError("away"), None]
-
-    def ask() -> str:
-        if (error := answers.pop(0)) is not None:
-            raise error
-        return "here"
-
-    asking = lean_engine.kept(ask, ManualClock())
-    with pytest.raises(OSError, match="away"):
-        asking()
-    assert asking() == "here"

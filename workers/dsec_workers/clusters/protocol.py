@@ -27,6 +27,16 @@ class GangKey(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What the worker has just read and the flow process would ask for, as the API says it. None is: ask."""
+
+    read_at: float
+    """Seconds since the epoch; when the deployment was asked for. The storage may be a few seconds older."""
+    deployment: Mapping[str, Any] | None = None
+    default_storage: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchOrder:
     """All that a cluster needs to start one attempt of a gang.
 
@@ -48,6 +58,7 @@ class LaunchOrder:
     """On Kubernetes: the pool's own Job, on which a gang's are built. None is nothing special."""
     start_timeout_seconds: float = 120.0
     """A launch whose barrier has not opened by then fails whole; with `hold_start` it must cover the victims' grace."""
+    known: Known | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

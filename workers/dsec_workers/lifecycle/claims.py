@@ -200,6 +200,7 @@ async def _launch(term: Term, gang: Gang, run: Run, settings: LaunchSettings, ho
         job_manifest=settings.job_manifest,
         hold_start=hold_start,
         start_timeout_seconds=start_timeout(term, gang),
+        known=await settings.known(),
     )
     try:
         launch = await term.cluster.launch(order)

@@ -20,6 +20,7 @@ from dsec_workers.lifecycle.term import Term, key_of, waiting_name
 from dsec_workers.prefect_api import ApiUnavailable, Proposal, Run
 
 RESTART_BACKOFF_SECONDS = 1.0
+CLAIMS_FIRST_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +128,7 @@ def why_back(gang: Gang) -> str | None:
 
 async def settle(term: Term, gang: Gang) -> None:
     """Tell Prefect how the gang ended, once, and let the ledger follow."""
-    run = await term.api.run(gang.run_id)
+    run = await _read(term, gang)
     if run is not None and run.state.type == "PENDING" and gang.outcome.get("flow_exit") == EXIT_OVERTAKEN:
         await put_back(term, gang.run_id)
         run = await term.api.run(gang.run_id)
@@ -172,6 +173,14 @@ async def settle(term: Term, gang: Gang) -> None:
     term.decide("end", outcome, run_id=gang.run_id, why=detail, detail=gang.outcome)
     if outcome != "requeued":
         term.ended[gang.run_id] = 0
+
+
+async def _read(term: Term, gang: Gang) -> Run | None:
+    """The run as it is now. While claims need the server, runs whose engine has said their end are read together."""
+    has_said_it = gang.outcome.get("kind") == "exited" and gang.outcome.get("flow_exit") == 0
+    if has_said_it and term.errands.lately("claim", CLAIMS_FIRST_SECONDS):
+        return await term.api.run_at_leisure(gang.run_id)
+    return await term.api.run(gang.run_id)
 
 
 def _requeue(gang: Gang, run: Run, restarts_allowed: int) -> Verdict:

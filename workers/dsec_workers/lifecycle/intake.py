@@ -65,6 +65,8 @@ class Intake:
     said: dict[str, tuple[Any, ...]] = field(default_factory=dict)
     entering: anyio.Lock = field(default_factory=anyio.Lock)
     """A poll and a sweep must not both decide that an ended run has come back."""
+    rereading: anyio.Lock = field(default_factory=anyio.Lock)
+    """Many claims want the same deployment at once: who waits finds it read."""
     seen: dict[str, float] = field(default_factory=dict)
     """Runs of the last fast polls, and when they are due."""
     teams: Mapping[str, Team] = field(default_factory=dict)
@@ -149,6 +151,19 @@ class Intake:
         """The run's deployment as the API describes it."""
         deployment = await self._deployment(term, run)
         return deployment.raw if deployment else None
+
+    async def recent_deployment(
+        self, term: Term, run: Run, *, seconds: float
+    ) -> tuple[Mapping[str, Any] | None, float]:
+        """The run's deployment as read at most `seconds` ago, and when that was (monotonic)."""
+        deployment_id = run.deployment_id or ""
+        async with self.rereading:
+            if term.clock.monotonic() - self.read_at.get(deployment_id, float("-inf")) > seconds:
+                await self._read_again(term, [deployment_id] if deployment_id else [])
+        read_at = self.read_at.get(deployment_id, float("-inf"))
+        is_recent = term.clock.monotonic() - read_at <= seconds
+        deployment = self.deployments.get(deployment_id) if is_recent else None
+        return (deployment.raw if deployment is not None else None), read_at
 
     async def enter(self, term: Term, found: Iterable[Run], *, since: float) -> None:
         """Put due runs into the ledger as waiting gangs; set a timer for those that are not due yet.

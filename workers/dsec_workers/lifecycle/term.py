@@ -20,7 +20,7 @@ from dsec_blocks.model.gangs import Gang
 from dsec_blocks.model.names import STATE_WAITING_AGAIN, STATE_WAITING_FIRST_TIME
 from dsec_blocks.model.notices import Notice
 from dsec_blocks.model.reasons import Reason
-from dsec_workers.clusters.protocol import Cluster, GangKey
+from dsec_workers.clusters.protocol import Cluster, GangKey, Known
 from dsec_workers.lifecycle.errands import Errands
 from dsec_workers.lifecycle.wakeups import Wake
 from dsec_workers.metrics import WorkerMetrics
@@ -42,6 +42,11 @@ class Told:
     text: str = ""
 
 
+async def nothing_known() -> Known | None:
+    """For processes that are not forked by this worker: they ask the server themselves."""
+    return None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchSettings:
     """How the flow's process is to be started. `command` None is the pre-imported engine."""
@@ -52,6 +57,8 @@ class LaunchSettings:
     working_dir: str | None
     job_manifest: Mapping[str, Any] | None = None
     """On Kubernetes: the pool's own Job, on which the gang's are built."""
+    known: Callable[[], Awaitable[Known | None]] = nothing_known
+    """What the process need not ask the server for, asked in the moment of the launch."""
 
 
 @dataclass(kw_only=True)

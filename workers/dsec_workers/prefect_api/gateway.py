@@ -18,6 +18,7 @@ from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from dsec_blocks.gateways.faults import InjectedError, fault_point
+from dsec_workers.prefect_api.reading_together import ReadingTogether
 from dsec_workers.prefect_api.results import (
     KEEPS_WAITING,
     ApiRefused,
@@ -38,6 +39,8 @@ ATTEMPTS = 3
 STATE_WRITES_AT_ONCE = 4
 """The server keeps five connections to PostgreSQL; with more state writes at a time it opens and closes one for each,
 which doubles what a write costs it. One thread carries all of them out, so more are not faster on SQLite either."""
+TOGETHER_SECONDS = 0.5
+"""How long the read of a run that nobody waits for may wait for others."""
 
 
 @contextmanager
@@ -53,6 +56,7 @@ class PrefectApi:
     def __init__(self, client: PrefectClient) -> None:
         self._client = client
         self._state_writes = anyio.Semaphore(STATE_WRITES_AT_ONCE)
+        self._together = ReadingTogether(self.runs, seconds=TOGETHER_SECONDS)
 
     # Reads
 
@@ -140,6 +144,10 @@ class PrefectApi:
                 return None
             raise
 
+    async def run_at_leisure(self, run_id: str) -> Run | None:
+        """As `run`, a moment later and in one request with others."""
+        return await self._together.one(run_id)
+
     async def history(self, run_id: str) -> list[RunState]:
         """All states of the run, oldest first by the server's timestamps."""
         answer = await self._read("GET", "/flow_run_states/", {}, params={"flow_run_id": run_id})
@@ -158,6 +166,14 @@ class PrefectApi:
                     raw=raw,
                 )
         return found
+
+    async def default_storage(self) -> Mapping[str, Any] | None:
+        """The server's default result storage, as it says it; None when it knows of no such thing."""
+        try:
+            answer: Mapping[str, Any] = await self._read("GET", "/admin/storage", {})
+        except ApiRefused:
+            return None
+        return answer
 
     async def parent_run_id(self, task_run_id: str) -> str | None:
         """The flow run that the task run belongs to."""

@@ -25,6 +25,8 @@ from dsec_blocks.gateways.clock import SystemClock
 from dsec_blocks.model.errors import Evicted, GangMismatch
 from dsec_blocks.model.names import ENV_INFRASTRUCTURE, ENV_NEVER_STARTED
 from dsec_workers.clusters.local import lean_engine, warmth
+from dsec_workers.clusters.local.first_logs import kept_back
+from dsec_workers.clusters.local.known_answers import KnownAnswers, listen_in
 from dsec_workers.clusters.protocol import EXIT_OVERTAKEN, LaunchOrder
 
 EXIT_NOT_LET_IN = 74
@@ -96,13 +98,15 @@ def run_engine(order: LaunchOrder, control: Control) -> int:
 
     sys.argv = ["dsec-flow", order.key.run_id]
     run_id = UUID(order.key.run_id)
+    clock = SystemClock()
+    answers = KnownAnswers(order.key.run_id, order.known, clock)
+    listen_in(answers)
     lean_engine.make_lean(run_id, os.environ.get(ENV_INFRASTRUCTURE))
     configure_from_env()
     # One client for loading and running: each client of its own costs a TLS context and a connection.
-    with handle_engine_signals(run_id), SyncClientContext.get_or_create():
+    with handle_engine_signals(run_id), SyncClientContext.get_or_create() as requests, kept_back(requests.client):
         flow_run = load_flow_run(flow_run_id=run_id)
         logger = flow_run_logger(flow_run=flow_run)
-        clock = SystemClock()
         began = clock.monotonic()
         if not control.wait_for_start():
             return EXIT_NOT_LET_IN
@@ -116,6 +120,8 @@ def run_engine(order: LaunchOrder, control: Control) -> int:
         except Exception:
             logger.error("Unexpected exception encountered when trying to load flow", exc_info=True)
             raise
+        if flow.on_running_hooks:
+            answers.stop_following()
         let_evictions_leave_quietly(flow)
         refuse_another_gang(flow)
         with RunMetrics(flow_run, flow):

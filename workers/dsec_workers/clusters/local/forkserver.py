@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 from dsec_blocks.gateways import files, processes
 from dsec_blocks.gateways.faults import ENV_FAULT_ONCE
 from dsec_blocks.model.names import ENV_FAULT
-from dsec_workers.clusters.local import children, warmth
+from dsec_workers.clusters.local import children, rehearsal, warmth
 from dsec_workers.clusters.local.layout import (
     GangDirectory,
     order_from_json,
@@ -77,6 +77,7 @@ def listen(path: Path) -> socket.socket:
 def _import_what_runs_need() -> None:
     warmth.import_modules()
     warmth.share_tls_contexts()
+    rehearsal.rehearse()
     if threading.active_count() != 1:
         raise RuntimeError(f"the fork-server must have one thread to fork safely, it has {threading.enumerate()}")
 

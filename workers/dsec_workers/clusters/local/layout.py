@@ -10,7 +10,7 @@ import os
 import stat
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from dsec_blocks.gateways.processes import ProcessId
 from dsec_blocks.model.errors import ClusterError
 from dsec_blocks.model.gangs import Placement
 from dsec_blocks.model.requests import GangRequest
-from dsec_workers.clusters.protocol import GangKey, LaunchOrder
+from dsec_workers.clusters.protocol import GangKey, Known, LaunchOrder
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +132,7 @@ def order_to_json(order: LaunchOrder) -> dict[str, Any]:
         "working_dir": order.working_dir,
         "hold_start": order.hold_start,
         "start_timeout_seconds": order.start_timeout_seconds,
+        "known": None if order.known is None else asdict(order.known),
     }
 
 
@@ -147,6 +148,7 @@ def order_from_json(record: Mapping[str, Any]) -> LaunchOrder:
         working_dir=record["working_dir"],
         hold_start=record["hold_start"],
         start_timeout_seconds=record["start_timeout_seconds"],
+        known=Known(**record["known"]) if record.get("known") else None,
     )
 
 

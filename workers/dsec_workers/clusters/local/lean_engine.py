@@ -9,32 +9,23 @@ import contextvars
 import functools
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any
 from uuid import UUID
-
-from dsec_blocks.gateways.clock import SystemClock
-from dsec_blocks.model.clock import Clock
 
 FIRST_HEARTBEAT_SECONDS = 5.0
 SUSPENSION_SECONDS = 5.0
 """From when on a run looks for its suspension: it then asks for its state first, so that none is missed."""
-ANSWER_SECONDS = 10.0
-"""How long an answer is taken for granted that the engine asks for twice at each start."""
-
-_T = TypeVar("_T")
 
 
 def make_lean(run_id: UUID, infrastructure_pid: str | None) -> None:
     """Change the engine of this process, which is about to run `run_id` and nothing else."""
-    from prefect import flow_engine, results
+    from prefect import flow_engine
     from prefect.deployments.steps import core
 
     engine, steps = vars(flow_engine), vars(core)
     engine["_send_heartbeats"] = functools.partial(late_heartbeats, engine["_send_heartbeats"])
     engine["observe_flow_run_suspension"] = functools.partial(late_watch, engine["observe_flow_run_suspension"])
     steps["get_events_client"] = functools.partial(events_by_request, steps["get_events_client"])
-    ask = results._read_server_default_result_storage_block_id
-    results._read_server_default_result_storage_block_id = kept(ask, SystemClock())
     if infrastructure_pid is not None:
         name_the_infrastructure(run_id, infrastructure_pid)
 
@@ -81,19 +72,6 @@ def _later(name: str, seconds: float, work: Callable[[], contextlib.AbstractCont
         yield
     finally:
         over.set()
-
-
-def kept(ask: Callable[[], _T], clock: Clock) -> Callable[[], _T]:
-    """`ask`, whose answer holds for `ANSWER_SECONDS`; a failure is no answer."""
-    answers: list[tuple[float, _T]] = []
-
-    def answer() -> _T:
-        now = clock.monotonic()
-        if not answers or now - answers[-1][0] > ANSWER_SECONDS:
-            answers[:] = [(now, ask())]
-        return answers[-1][1]
-
-    return answer
 
 
 def events_by_request(open_client: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

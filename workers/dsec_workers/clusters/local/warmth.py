@@ -28,6 +28,7 @@ MODULES = (
     "pydantic.v1",
     "rich._emoji_codes",
     "cloudpickle",
+    "encodings.idna",
 )
 """What running a flow imports sooner or later."""
 _SETTINGS_FILES = (".env", "prefect.toml", "pyproject.toml")
@@ -61,6 +62,7 @@ def keep_ready(env: Mapping[str, str]) -> None:
             path = settings.logging.config_path
             template = path if path and path.exists() else configuration.DEFAULT_LOGGING_SETTINGS_PATH
             ready = (prefect.context.GLOBAL_SETTINGS_CONTEXT, configuration.load_logging_config(template))
+            _tls.create_default_context(cafile=settings.api.ssl_cert_file)
         finally:
             prefect.context.GLOBAL_SETTINGS_CONTEXT = before_context
     while len(_ready) >= _MOST_ENVIRONMENTS:
@@ -95,9 +97,8 @@ def share_tls_contexts() -> None:
     import certifi
     from prefect.client import orchestration
 
-    shared = _SharedTls()
-    shared.create_default_context(cafile=certifi.where())
-    vars(orchestration)["ssl"] = shared
+    _tls.create_default_context(cafile=certifi.where())
+    vars(orchestration)["ssl"] = _tls
 
 
 class _SharedTls(ModuleType):
@@ -122,6 +123,9 @@ class _SharedTls(ModuleType):
         if key not in self._contexts:
             self._contexts[key] = ssl.create_default_context(cafile=cafile)
         return self._contexts[key]
+
+
+_tls = _SharedTls()
 
 
 def _key(env: Mapping[str, str]) -> object:
