@@ -4,7 +4,6 @@ The warm path reads one ref, puts one lease down and looks at the files: no orig
 (another version at the origin, a miss, a fetch that somebody else is at) leaves that path for `filling`.
 """
 
-import errno
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -16,7 +15,7 @@ from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
 from dsec_blocks.cache.accounting import account
 from dsec_blocks.cache.bundles import BundleAddress
-from dsec_blocks.cache.errors import LocalDiskError, OriginChanged, OriginUnreachable
+from dsec_blocks.cache.errors import OriginChanged, OriginUnreachable
 from dsec_blocks.cache.lease import Acquired, Lease
 from dsec_blocks.cache.origins import Origin, RemoteObject
 from dsec_blocks.cache.origins.objects import same_listing
@@ -27,6 +26,7 @@ from dsec_blocks.cache.store.leases import Held, hold
 from dsec_blocks.cache.store.marks import Mark, Owner, path_of
 from dsec_blocks.cache.store.precedence import GivingWay
 from dsec_blocks.cache.store.refs import Ref, is_unchanged, read_listing, read_ref, write_ref
+from dsec_blocks.cache.store.refusals import told
 from dsec_blocks.cache.store.store import Store
 from dsec_blocks.cache.store.sweep import sweep
 from dsec_blocks.cache.store.views import views_of
@@ -38,7 +38,6 @@ SILENCE_SECONDS = 60.0
 """How long such an origin is then not asked again, unless every use is to be compared."""
 MOST_FETCHES = 3
 """How often a bundle that changes while it is fetched is begun; what did not change is not fetched again."""
-_DISK_ERRORS = frozenset({errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT, errno.EIO})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,17 +76,10 @@ class Cache:
         mark = self.store.mark(who or _who(), owner=owner)
         how = Revalidate(revalidate) if revalidate is not None else self.settings.revalidate
         began = self.store.clock.monotonic()
-        try:
+        with told(self.store.layout.root, f"{address} cannot be kept"):
             lease = self._acquire(
                 address, mark, how, began, progress=progress, listed=listed, cancelled=cancelled, background=background
             )
-        except OSError as error:
-            if error.errno not in _DISK_ERRORS:
-                raise
-            raise LocalDiskError(
-                f"{address} cannot be kept in the cache directory {self.store.layout.root}: "
-                f"{error.strerror}; make it writable for this user, free some space, or name another directory"
-            ) from error
         account(self.store, lease, who=mark.who, background=background)
         return lease
 

@@ -1,14 +1,17 @@
 """`dsec cache` as a user meets it: no server, one clear line for every mistake."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from dsec_blocks.cache import Cache, CacheSettings, open_cache
-from dsec_blocks.cache.store import Limits
+from dsec_blocks.cache.store import Limits, pin
 from tests.deployments.test_command import dsec, one_line
+from tests.fixtures.disks import SmallDisk, small_disk
 
+__all__ = ["small_disk"]
 COMMANDS = ["cache ls", "cache du", "cache pin", "cache unpin", "cache rm", "cache verify", "cache gc", "cache check"]
 
 
@@ -89,3 +92,31 @@ def test_looking_at_a_cache_that_is_not_there_makes_none(tmp_path: Path) -> None
     for command in ("ls", "du", "gc", "check", "verify"):
         assert dsec("cache", command, home=tmp_path).returncode == 0, command
     assert not (tmp_path / "cache").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("word", "what"), [("pin", "pinned"), ("unpin", "unpinned"), ("rm", "removed"), ("gc", "")])
+def test_a_cache_on_a_read_only_disk_is_one_line_and_stays_as_it_is(
+    word: str, what: str, tmp_path: Path, small_disk: Callable[[int], SmallDisk]
+) -> None:
+    disk = small_disk(2**20)
+    root = disk.path / "cache"
+    origin = tmp_path / "origin"
+    origin.mkdir()
+    (origin / "weights.bin").write_bytes(b"w" * 2046)
+    limits = Limits(limit_bytes=10**6, free_bytes=0, free_inodes=0)
+    cache = open_cache(CacheSettings(directory=root, limits=limits))
+    with cache.acquire(str(origin)) as lease:
+        bundle = lease.bundle
+    if word == "unpin":
+        pin(cache.store, bundle, who="a test")
+    if word == "gc":  # a blob that nobody names
+        (root / "blobs" / "ab").mkdir()
+        (root / "blobs" / "ab" / ("ab" * 32)).touch()
+    disk.turn_read_only()
+    done = dsec("cache", word, *([bundle[:12]] if what else []), "--directory", str(root), home=tmp_path)
+    assert done.returncode == 1
+    says = f"{bundle[:12]} cannot be {what}" if what else "nothing can be repaired"
+    assert one_line(done).startswith(f"dsec: {says} in the cache directory {root}: Read-only file system; make it")
+    shown = dsec("cache", "ls", "--json", "--directory", str(root), home=tmp_path)
+    assert [one["bundle"] for one in json.loads(shown.stdout)] == [bundle]

@@ -6,17 +6,19 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from dsec_blocks.cache.store import check
 from tests.deployments.test_command import dsec, one_line
+from tests.fixtures.disks import SmallDisk, small_disk
 from tests.fixtures.misbehaving import Exchange, MisbehavingOrigin, origin_server
+from tests.fixtures.scripted_s3 import ScriptedS3
 from tests.workers.node_agent.conftest import NODE, SECONDS, Home, eventually
 
-__all__ = ["origin_server"]
+__all__ = ["origin_server", "small_disk"]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 MIB = 2**20
 
@@ -92,6 +94,49 @@ def test_what_cannot_be_is_one_line(running: Home, words: tuple[str, ...], code:
     assert done.returncode == code, done.stderr
     assert says in one_line(done)
     assert check(running.cache.store) == []
+
+
+def without_an_agent(tmp_path: Path) -> Home:
+    home = Home(tmp_path / "home")
+    home.path.mkdir()
+    return home
+
+
+def last_line(done: "subprocess.CompletedProcess[str]") -> str:
+    """What the command ended with; before it, it may have said that no agent runs here."""
+    assert "Traceback" not in done.stderr
+    return done.stderr.strip().splitlines()[-1]
+
+
+def test_credentials_that_are_refused_are_one_line_and_no_secret_is_in_it(
+    tmp_path: Path, origin_server: MisbehavingOrigin
+) -> None:
+    store = ScriptedS3(origin_server)
+    store.is_down = 403
+    keys = {
+        "AWS_ENDPOINT_URL": store.endpoint_url,
+        "AWS_ACCESS_KEY_ID": "AKIATEST",
+        "AWS_SECRET_ACCESS_KEY": "hush-hush",
+        "AWS_REGION": "us-east-1",
+    }
+    home = without_an_agent(tmp_path)
+    done = dsec("prefetch", "s3://models/llama", home=home.path, **keys)
+    assert done.returncode == 1
+    assert "s3://models/llama: the store refuses these credentials" in last_line(done)
+    assert "check the key and its right" in last_line(done) and "hush-hush" not in done.stderr
+    assert not (home.path / "cache").exists(), "nothing changed on disk"
+
+
+def test_a_read_only_directory_is_one_line_that_names_it(
+    tmp_path: Path, small_disk: Callable[[int], SmallDisk]
+) -> None:
+    disk = small_disk(MIB)
+    disk.turn_read_only()
+    home = without_an_agent(tmp_path)
+    done = dsec("prefetch", put(tmp_path, "model"), home=home.path, DSEC_CACHE_DIR=str(disk.path / "cache"))
+    assert done.returncode == 1
+    assert f"{disk.path}/cache cannot be written" in last_line(done) and "make it writable" in last_line(done)
+    assert not list(disk.path.iterdir())
 
 
 def test_a_bundle_larger_than_the_cache_is_one_line(running: Home, tmp_path: Path) -> None:

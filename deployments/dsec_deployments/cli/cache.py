@@ -117,11 +117,14 @@ def pin(
     import getpass
 
     from dsec_blocks.cache.store import pin as put_pin
+    from dsec_blocks.cache.store.refusals import told
     from dsec_deployments.cli.output import console
 
     store = _cache(directory).store
     digest = _resident(store, bundle)
-    if put_pin(store, digest, who=f"{why} (pin of {getpass.getuser()})") is None:
+    with told(store.layout.root, f"{bundle} cannot be pinned"):
+        held = put_pin(store, digest, who=f"{why} (pin of {getpass.getuser()})")
+    if held is None:
         raise DsecError(f"{bundle} is being evicted just now; fetch it again with: dsec prefetch {bundle}")
     console.print(f"{bundle} is pinned; dsec cache unpin {digest[:_WIDTH]} lets go of it")
 
@@ -130,10 +133,13 @@ def pin(
 def unpin(bundle: Bundle, directory: Directory = None) -> None:
     """Let the policy decide over a bundle again."""
     from dsec_blocks.cache.store import unpin as take_pin
+    from dsec_blocks.cache.store.refusals import told
     from dsec_deployments.cli.output import console
 
     store = _cache(directory).store
-    if not take_pin(store, _resident(store, bundle)):
+    with told(store.layout.root, f"{bundle} cannot be unpinned"):
+        count = take_pin(store, _resident(store, bundle))
+    if not count:
         raise DsecError(f"{bundle} is not pinned; dsec cache ls shows what is")
     console.print(f"{bundle} is no longer pinned")
 
@@ -142,12 +148,15 @@ def unpin(bundle: Bundle, directory: Directory = None) -> None:
 def rm(bundle: Bundle, directory: Directory = None) -> None:
     """Take a bundle off the disk now; refused while somebody holds it."""
     from dsec_blocks.cache.store import evict, holders
+    from dsec_blocks.cache.store.refusals import told
     from dsec_blocks.cache.store.wording import holders_text
     from dsec_deployments.cli.output import console
 
     store = _cache(directory).store
     digest = _resident(store, bundle)
-    if not evict(store, digest, why="dsec cache rm"):
+    with told(store.layout.root, f"{bundle} cannot be removed"):
+        is_gone = evict(store, digest, why="dsec cache rm")
+    if not is_gone:
         raise DsecError(
             f"{bundle} is held by {holders_text(holders(store, digest))}; release it (or dsec cache unpin) first"
         )
@@ -165,6 +174,7 @@ def verify(
 
     from dsec_blocks.cache.store.check import discard_damaged
     from dsec_blocks.cache.store.check import verify as hash_all
+    from dsec_blocks.cache.store.refusals import told
     from dsec_blocks.cache.store.views import resident_bundles
     from dsec_deployments.cli.output import console, messages, print_json
 
@@ -181,7 +191,8 @@ def verify(
             progress.advance(task)
             if not is_right:
                 damaged.setdefault(view, []).append(path)
-    gone = {view: discard_damaged(store, view, paths) for view, paths in damaged.items()}
+    with told(store.layout.root, "what is damaged cannot be taken away"):
+        gone = {view: discard_damaged(store, view, paths) for view, paths in damaged.items()}
     if json:
         print_json({"files": checked, "damaged": damaged})
     else:
@@ -204,10 +215,12 @@ def gc(
 ) -> None:
     """Repair what dead processes left behind: leases, tombstones, unfinished fetches, blobs without a bundle."""
     from dsec_blocks.cache.store import sweep
+    from dsec_blocks.cache.store.refusals import told
     from dsec_deployments.cli.output import console, print_json
 
     store = _cache(directory).store
-    swept = sweep(store, staging_seconds=0.0) if everything else sweep(store)
+    with told(store.layout.root, "nothing can be repaired"):
+        swept = sweep(store, staging_seconds=0.0) if everything else sweep(store)
     if json:
         print_json(swept.counts)
     else:
