@@ -182,7 +182,8 @@ class Run:
         if known is not None or me.notice is None:
             return known
         if me.world_size == 1:
-            return step
+            # Without a hook the snapshot is `should_checkpoint`'s, which may have been asked for this step already.
+            return step if self._hooks else step + 1
         me.tell("stop_before", step=step + 1)
         return step + 1
 
