@@ -49,7 +49,7 @@ SELDOM: dict[str, str] = {
     "cache.lease.undo": "only after a ref that could not be written",
     "cache.reservation.abandon": "only after an origin that stopped answering",
 }
-"""Points of the store that no story reaches, and why; their effects have tests of their own in tests/blocks/cache."""
+"""Points of the store that no story reaches, and why; tests/blocks/cache/test_rare_faults.py strikes each of them."""
 
 
 def points() -> list[str]:
