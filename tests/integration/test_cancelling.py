@@ -91,15 +91,66 @@ def test_a_cancel_while_the_reason_is_being_written_stays_cancelled(site: Site) 
     assert all(site.wait_gang(run, GangState.ENDED) for run in runs if site.gang(run) is not None)
 
 
-def test_a_child_of_a_cancelled_parent_does_not_stay_cancelling_15399(site: Site) -> None:
-    """Issue 15399: children of a cancelled parent are stuck in Cancelling."""
+def test_a_waiting_run_with_an_infrastructure_id_of_old_does_not_stay_cancelling(site: Site) -> None:
+    """The server leaves it to a worker, since something might run: it hangs in Cancelling."""
     site.start_worker()
     run = site.submit("hello", nodes=3, devices_per_node=4)
     site.wait_state(run, "AwaitingGPUs")
-    # A run with an infrastructure id does not become Cancelled by itself: it hangs in Cancelling.
     site.http.patch(f"flow_runs/{run}", json={"infrastructure_pid": "gone:1"}).raise_for_status()
     site.set_state(run, "CANCELLING")
     site.wait_state(run, "CANCELLED", seconds=10)
+
+
+def test_children_of_a_cancelled_parent_end_whether_they_run_or_wait_15399(site: Site) -> None:
+    """Issue 15399: children of a cancelled parent are stuck in Cancelling."""
+    notes = site.home / "notes"
+    site.nodes = 1
+    site.start_worker()
+    runs = {"deployment": site.deployment("sleeper", devices_per_node=1, grace=1)}
+    waits = {"deployment": site.deployment("hello", devices_per_node=2)}
+    first = site.submit("calls", parameters={**runs, "parameters": {"where": str(notes)}}, devices_per_node=1, grace=1)
+    second = site.submit("calls", parameters={**waits, "parameters": {}}, devices_per_node=2, grace=1)
+
+    def child_of(parent: str) -> str | None:
+        return next((gang.run_id for gang in site.ledger.gangs(site.pool) if gang.parent_run_id == parent), None)
+
+    running, waiting = (site.wait("the child", lambda parent=parent: child_of(parent)) for parent in (first, second))
+    message = site.wait_state(waiting, "AwaitingGPUs")[2]
+    assert f"held by run {second}, which waits for this run" in message
+    site.wait("its user code", notes.exists)
+    process = Path(f"/proc/{notes.read_text().split()[2]}")
+    assert process.exists()
+    for parent in (first, second):
+        site.set_state(parent, "CANCELLING")
+    for run in (first, second, running, waiting):
+        site.wait_state(run, "CANCELLED")
+        site.wait_gang(run, GangState.ENDED)
+    assert not process.exists()
+    assert site.ledger.holders(site.pool) == []
+
+
+def test_a_run_cancelled_while_no_worker_lives_is_stopped_by_the_next_19593(site: Site) -> None:
+    """Issues 19593, 18840, 17563, 16001: the worker is dead, the run stays Cancelling and keeps its slot."""
+    notes = site.home / "notes"
+    worker = site.start_worker()
+    run = site.submit("sleeper", parameters={"where": str(notes)}, nodes=2, devices_per_node=4, grace=1)
+    site.wait_gang(run, GangState.RUNNING)
+    site.wait("its user code", notes.exists)
+    waiting = site.submit("hello", devices_per_node=1)
+    site.wait_state(waiting, "AwaitingGPUs")
+    site.stop_worker(worker, signal.SIGKILL)
+    for cancelled in (run, waiting):
+        site.set_state(cancelled, "CANCELLING")
+    process = Path(f"/proc/{notes.read_text().split()[2]}")
+    assert process.exists()
+    assert site.state(run)[0] == "CANCELLING"
+    site.start_worker()
+    after = site.submit("hello", nodes=2, devices_per_node=4)
+    for cancelled in (run, waiting):
+        site.wait_state(cancelled, "CANCELLED")
+        site.wait_gang(cancelled, GangState.ENDED)
+    assert not process.exists()
+    site.wait_state(after, "COMPLETED")
 
 
 def test_a_gang_is_killed_by_its_infrastructure_id_though_its_worker_hangs(site: Site) -> None:

@@ -125,7 +125,20 @@ async def _stop(term: Term, gang: Gang, run: Run | None) -> None:
     term.stopping.add(key)
     term.stopped_for[key] = "over" if natural else "cancelled"
     term.decide("cancel", "stopping", run_id=gang.run_id, why="deleted" if run is None else run.state.name)
+    children = [] if natural or run is None else _children(term, gang.run_id)
+    term.astray |= {child.run_id for child in children if child.state is GangState.WAITING}
     await term.cluster.stop(key, gang.request.grace_seconds)
+    for child in children:
+        await term.api.cancel(child.run_id, "The parent flow run was cancelled.")
+
+
+def _children(term: Term, run_id: str) -> list[Gang]:
+    """Gangs of runs that the run started by `run_deployment`.
+
+    The server cancels them too, but looks only every twenty seconds: meanwhile they would start on the devices that
+    their parent leaves, for nobody.
+    """
+    return [gang for gang in term.gangs.values() if gang.parent_run_id == run_id]
 
 
 async def _say_what_a_pause_costs(term: Term, run: Run) -> None:
