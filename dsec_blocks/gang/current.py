@@ -59,7 +59,8 @@ class CurrentGang:
 
         `per="device"` starts one rank a device, each with one visible GPU; `per="member"` one a node, with all its
         GPUs. A CPU-only gang has one rank a node in both. `launcher` says how ranks find each other: "plain" (RANK,
-        WORLD_SIZE, MASTER_ADDR …), "jax" (its own variables as well), "torchrun" (for commands, `per="member"`).
+        WORLD_SIZE, MASTER_ADDR …), "jax" (its own variables as well), "torchrun" (for commands: one agent a node,
+        which starts a process for each GPU itself, whatever `per` says).
 
         Raises `GangRunError` with each failed rank's traceback, and `Evicted` when the gang left on a notice.
         """
@@ -72,6 +73,8 @@ class CurrentGang:
         what = _name_of(work)
         if callable(work) and launcher == "torchrun":
             raise InvalidRequest(f"gang.run({what}): torchrun launches commands; use launcher='plain' for a function")
+        if launcher == "torchrun":
+            per = "member"
         if not callable(work) and (args or kwargs):
             raise InvalidRequest(f"gang.run({what}): a command takes its arguments in the list itself")
         with TemporaryDirectory(prefix="dsec-call-") as directory:

@@ -127,15 +127,20 @@ class Site:
         return (self.home / f"worker-{number}.log").read_text(errors="replace")
 
     def deployment(self, flow: str, **variables: Any) -> str:
-        """The deployment of a flow of `flows_under_test`, made as `prefect deploy` makes it."""
+        """The deployment of a flow of `flows_under_test`, or of an entrypoint `file.py:flow` seen from this folder,
+        made as `prefect deploy` makes it.
+        """
         key = (flow, repr(sorted(variables.items())))
         if key not in self._deployments:
-            flow_id = self.http.post("flows/", json={"name": flow}).raise_for_status().json()["id"]
+            entrypoint = flow if ":" in flow else f"flows_under_test.py:{flow}"
+            flow_id = (
+                self.http.post("flows/", json={"name": entrypoint.rpartition(":")[2]}).raise_for_status().json()["id"]
+            )
             body = {
                 "name": f"{self.pool}-{len(self._deployments)}",
                 "flow_id": flow_id,
                 "work_pool_name": self.pool,
-                "entrypoint": f"flows_under_test.py:{flow}",
+                "entrypoint": entrypoint,
                 "path": str(FLOWS),
                 "pull_steps": [{"prefect.deployments.steps.set_working_directory": {"directory": str(FLOWS)}}],
                 "job_variables": variables,

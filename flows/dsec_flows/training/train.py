@@ -39,7 +39,7 @@ def train(
         function: What to call on each rank instead.
         parameters: The function's arguments.
         per: "device" starts one rank a device, "member" one a node.
-        launcher: How ranks find each other: plain, jax, or torchrun (commands, per member).
+        launcher: How ranks find each other: plain, jax, or torchrun (commands; it starts each device's process).
         store: Where checkpoints go: a path, s3://bucket/prefix, or the name of a CheckpointStore block.
         restarts: How often failed ranks are started again from the newest checkpoint.
         env: Environment variables for the ranks.
