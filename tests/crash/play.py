@@ -34,6 +34,8 @@ class Stage:
     server: PrefectServer
     zygote: Zygote | None
     root: Path
+    ledger_url: str = ""
+    """The ledger of the one world that is made; empty for a SQLite file in each."""
 
     def play(self, case: Case | None, *, story: str = "", second: Strike | None = None) -> Outcome:
         """Play `case` (or the story without any fault)."""
@@ -42,6 +44,7 @@ class Stage:
         world = World(
             server=self.server,
             home=home,
+            ledger_url=self.ledger_url,
             zygote=self.zygote,
             strike=case.strike if case else None,
             second=second,
