@@ -121,9 +121,9 @@ def _refuse_what_never_fits(request: GangRequest, *, team: str, name: str, pool:
     if team not in teams:
         raise UnknownTeam(f"{name}: unknown team {team}; teams are {', '.join(sorted(teams))}; `dsec team add {team}`")
     if request.priority > teams[team].highest_priority:
-        raise InvalidRequest(
-            f"{name}: priority {request.priority} is above {teams[team].highest_priority}, the highest of team {team}"
-        )
+        from dsec_workers.scheduling.reasons import above_highest_priority
+
+        raise InvalidRequest(f"{name}: {above_highest_priority(request, teams[team]).text}")
     from dsec_deployments.foresight import reason_if_alone
 
     reason = reason_if_alone(request, team=teams[team], nodes=ledger.nodes(pool))

@@ -153,7 +153,7 @@ class Directory:
     def _head_numbers(self, run: str) -> list[int]:
         try:
             names = os.listdir(self.root / "ckpt" / run / "HEAD")
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):  # nothing is there; whoever writes is told why he cannot
             return []
         return sorted(int(name) for name in names if name.isdigit())
 

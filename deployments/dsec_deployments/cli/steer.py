@@ -39,10 +39,11 @@ def prioritize(
         if team is None:
             raise UnknownTeam(f"run {gang.name} is in unknown team {gang.team}; `dsec team add {gang.team}` first")
         if priority > team.highest_priority:
-            raise InvalidRequest(
-                f"priority {priority} is above {team.highest_priority}, the highest of team {team.name}; "
-                f"raise it with `dsec team set {team.name} --highest-priority {priority}`"
-            )
+            from dataclasses import replace
+
+            from dsec_workers.scheduling.reasons import above_highest_priority
+
+            raise InvalidRequest(above_highest_priority(replace(gang.request, priority=priority), team).text)
         if gang.state is not GangState.WAITING:
             raise InvalidRequest(f"run {gang.name} is {gang.state}, only a waiting run can be moved in the line")
         _wish(s, "prioritize", gang.run_id, {"priority": priority}, why=why)

@@ -44,7 +44,10 @@ def test_t57_each_kind_of_waiting_has_its_own_reason():
         "backing": "backing-off",
     }
     told = texts(result)
-    assert told["invalid"] == "priority: 6 is above 5, the highest that team low may ask for; lower it"
+    assert told["invalid"] == (
+        "priority: 6 is above 5, the highest that team low may ask for; lower it, or "
+        "`dsec team set low --highest-priority 6`"
+    )
     assert told["unknown"] == "unknown team nobody; teams are a, full, low, own, shut; `dsec team add nobody`"
     assert told["never"] == "needs 3×8 GPUs, which this cluster can never hold; the largest that fits is 2×8 GPUs"
     assert told["over"] == (

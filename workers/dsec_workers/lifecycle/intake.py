@@ -24,6 +24,7 @@ from dsec_workers.lifecycle.run_limits import RunLimits
 from dsec_workers.lifecycle.term import Term
 from dsec_workers.prefect_api import ApiUnavailable, Deployment, Run
 from dsec_workers.prefect_api.gateway import PAGE
+from dsec_workers.scheduling.reasons import above_highest_priority
 
 _T = TypeVar("_T")
 
@@ -227,10 +228,7 @@ class Intake:
             term.manifests[run.id] = configuration.job_manifest
             request = parse_request(configuration.request_variables)
             if code is None and request.priority > teams[run.queue].highest_priority:
-                raise InvalidRequest(
-                    f"priority: {request.priority} is above the highest of team {run.queue} "
-                    f"({teams[run.queue].highest_priority}); lower it or `dsec team set {run.queue} --highest-priority`"
-                )
+                raise InvalidRequest(above_highest_priority(request, teams[run.queue]).text)
         except (InvalidRequest, ValueError, TypeError) as error:
             code, text, request = ReasonCode.INVALID_REQUEST, str(error).splitlines()[0], INERT
         if code is not None and text is not None:

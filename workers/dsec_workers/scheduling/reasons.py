@@ -68,7 +68,7 @@ def above_highest_priority(request: GangRequest, team: Team) -> Reason:
     return Reason(
         code=ReasonCode.INVALID_REQUEST,
         text=f"priority: {request.priority} is above {team.highest_priority}, the highest that team {team.name} may "
-        "ask for; lower it",
+        f"ask for; lower it, or `dsec team set {team.name} --highest-priority {request.priority}`",
     )
 
 
