@@ -44,6 +44,13 @@ class Records:
         self.bucket = bucket
         self._prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
 
+    def within(self, patience_seconds: float | None) -> "Records":
+        """The same for one who does not wait long for the store (None: as long as anybody)."""
+        if patience_seconds is None:
+            return self
+        bucket = Bucket(self.bucket.name, self.bucket.credentials, patience_seconds=patience_seconds)
+        return Records(bucket, self._prefix)
+
     def read(self, key: str) -> Record | None:
         """The record, None if there is none or it cannot be read."""
         found = self._json(f"objects/{key}.json")

@@ -36,7 +36,7 @@ class Through:
         patience_seconds: float | None = None,
     ) -> tuple[RemoteObject, ...]:
         """The origin's listing; while it is away, the last one that this identity saw, if the level holds all of it."""
-        records, patterns = self._level.records, (include, exclude)
+        records, patterns = self._level.records.within(patience_seconds), (include, exclude)
         try:
             items = self._origin.list(uri, include=include, exclude=exclude, patience_seconds=patience_seconds)
         except OriginUnreachable:

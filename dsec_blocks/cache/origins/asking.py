@@ -64,7 +64,8 @@ def asked_by(connections: Connections, patience_seconds: float | None) -> Iterat
     if patience_seconds is None:
         yield connections
         return
-    impatient = Connections(stall_seconds=patience_seconds, connect_seconds=patience_seconds)
+    most = max(1.0, patience_seconds)
+    impatient = Connections(stall_seconds=most, connect_seconds=most)
     try:
         yield impatient
     finally:
