@@ -67,7 +67,7 @@ def origin_for(uri: str, credentials: OriginCredentials | None = None) -> Origin
 def identity_of(credentials: OriginCredentials) -> str:
     """Who asks an origin, as a name that gives no secret away: equal means the same rights there."""
     parts = [
-        credentials.endpoint_url or "",
+        credentials.endpoint_url or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL", ""),
         *([credentials.access_key_id] if credentials.access_key_id else aws.caller(os.environ)),
         credentials.hub_endpoint or os.environ.get("HF_ENDPOINT", ""),
         credentials.hub_token or os.environ.get("HF_TOKEN", ""),

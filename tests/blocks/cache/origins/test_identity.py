@@ -101,6 +101,14 @@ def test_keys_of_a_block_are_asked_with_whatever_the_profile(home: Path, monkeyp
     assert identity_of(keys) == as_alice
 
 
+def test_the_same_key_at_another_store_is_somebody_else(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An address does not name its store, so the store belongs to who asks."""
+    keys = OriginCredentials(access_key_id="admin")
+    here = identity_of(keys)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "https://elsewhere:9000")
+    assert identity_of(keys) != here
+
+
 def token(path: Path, subject: str, number: int) -> str:
     claims = base64.urlsafe_b64encode(json.dumps({"sub": subject, "exp": number}).encode()).decode().rstrip("=")
     path.write_text(f"header.{claims}.signature-{number}")
