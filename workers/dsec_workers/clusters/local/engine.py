@@ -122,8 +122,9 @@ def run_engine(order: LaunchOrder, control: Control) -> int:
             raise
         if flow.on_running_hooks:
             answers.stop_following()
+        if is_another_gang(flow, requests.client, flow_run, logger):
+            return 1
         let_evictions_leave_quietly(flow)
-        refuse_another_gang(flow)
         with RunMetrics(flow_run, flow):
             _drive_run_flow_result(flow, run_flow(flow, flow_run=flow_run, error_logger=logger))  # type: ignore[arg-type]
     return 0
@@ -140,22 +141,20 @@ def is_overtaken(flow_run: Any, env: Mapping[str, str]) -> bool:
     return bool(env.get(ENV_NEVER_STARTED)) and flow_run.start_time is not None
 
 
-def refuse_another_gang(flow: Any) -> None:
-    """Let a flow whose `@gang` differs from what was admitted fail with that, instead of running its body."""
+def is_another_gang(flow: Any, client: Any, flow_run: Any, logger: Any) -> bool:
+    """Whether the flow's `@gang` differs from what was admitted; the run has then failed with that.
+
+    Failed is written from here: raised in the flow it would be retried, and no retry changes what was admitted.
+    """
+    from prefect.states import Failed
+
     try:
         check_admitted(flow, os.environ)
     except GangMismatch as mismatch:
-        body, failure = flow.fn, mismatch
-
-        @functools.wraps(body)
-        def refused(*_: Any, **__: Any) -> Any:
-            raise failure
-
-        @functools.wraps(body)
-        async def refused_async(*_: Any, **__: Any) -> Any:
-            raise failure
-
-        flow.fn = refused_async if inspect.iscoroutinefunction(body) else refused
+        logger.error("%s", mismatch)
+        client.set_flow_run_state(flow_run.id, Failed(message=str(mismatch)))
+        return True
+    return False
 
 
 def let_evictions_leave_quietly(flow: Any) -> None:
