@@ -30,8 +30,9 @@ def test_a_passer_leaves_in_time_for_the_head_although_the_worker_that_let_it_pa
     assert waits is not None
     assert waits.state is GangState.WAITING or waits.admitted_at is not None
     site.wait_state(head, "COMPLETED", seconds=60)
-    [told] = site.ledger.evictions(site.pool, open_only=False)
-    assert (told.run_id, told.for_run) == (passer, head)
+    evictions = site.ledger.evictions(site.pool, open_only=False)
+    assert [(each.run_id, each.for_run) for each in evictions] == [(passer, head)], evictions
+    [told] = evictions
     admitted = site.gang(head).admitted_at  # type: ignore[union-attr]
     assert admitted is not None and told.noticed_at < admitted, "told only when the head could be admitted"
     outcomes = {

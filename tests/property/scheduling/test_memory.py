@@ -25,12 +25,13 @@ NOW = worlds.NOW
 
 @contextmanager
 def patience(refusals: int) -> Iterator[None]:
-    """So many are refused one by one before all are looked at together."""
-    before, cycle.PATIENCE = cycle.PATIENCE, refusals
+    """So many are refused one by one before all are looked at together, however few there are."""
+    before = cycle.PATIENCE, cycle.FEW
+    cycle.PATIENCE, cycle.FEW = refusals, 0
     try:
         yield
     finally:
-        cycle.PATIENCE = before
+        cycle.PATIENCE, cycle.FEW = before
 
 
 @contextmanager

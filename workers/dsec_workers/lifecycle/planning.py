@@ -103,7 +103,7 @@ class Planning:
                 term.wake.ring()  # the next cycle tells it why
         await recalling.begin(term, plan, gangs)
         await growing.begin(term, plan, gangs)
-        await reasons.tell(term, [*refused, *plan.holds], gangs)
+        await reasons.tell(term, refused, plan.holds, gangs)
         if self.shadow.policy is not None:
             shadow = await term.read(self.plan, snapshot, queue, self.shadow.policy, now)
             self.shadow.log(term, plan, shadow, gangs)

@@ -6,6 +6,7 @@ only when they moved by a fifth, and at most once a minute. Claims go first: thi
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 
 from dsec_blocks.model.gangs import Gang
 from dsec_blocks.model.reasons import ReasonCode
@@ -41,18 +42,18 @@ def waiting_message(gang: Gang, hold: Hold, *, now: float) -> str:
     return sentence(hold, now) if back is None else f"{back}; {sentence(hold, now)}"
 
 
-async def tell(term: Term, holds: Sequence[Hold], gangs: Mapping[str, Gang]) -> None:
-    """Store the reasons in the ledger, and start writing the most important news to Prefect."""
+async def tell(term: Term, refused: Sequence[Hold], held: Sequence[Hold], gangs: Mapping[str, Gang]) -> None:
+    """Store the reasons in the ledger, and start writing the most important news to Prefect, the `refused` first."""
     now, monotonic = term.clock.now(), term.clock.monotonic()
     changed = {
         hold.run_id: (str(hold.reason.code), sentence(hold, now))
-        for hold in holds
+        for hold in chain(refused, held)
         if hold.run_id in gangs
         and (gangs[hold.run_id].reason_code != hold.reason.code or _other_order(hold, gangs[hold.run_id].reason or ""))
     }
     await term.write(term.ledger.set_reasons, changed)
     room = 0 if _yields(term, monotonic) else WRITES_AT_ONCE - term.errands.running("reason")
-    for hold in holds:
+    for hold in chain(refused, held):
         if room <= 0:
             # The rest is told in a later tick, which follows as soon as these are written.
             return

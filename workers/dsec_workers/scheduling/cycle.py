@@ -40,7 +40,9 @@ def plan(
 
 
 PATIENCE = 4
-"""So many are refused one by one before all are looked at together."""
+"""So many are refused one by one, after each admission anew, before all are looked at together."""
+FEW = 64
+"""So few classes are tried sooner than looked at together once more."""
 
 
 class _Cycle:
@@ -53,10 +55,7 @@ class _Cycle:
         rows, slots = memory.rows(queue), memory.slots(snapshot)
         line = memory.line
         waits = line.eligible <= now
-        for run_id in snapshot.slots:
-            row = line.seen.row_of(run_id)
-            if row is not None:
-                waits[row] = False
+        waits[line.seen.rows_of(snapshot.slots.keys())] = False
         places = np.flatnonzero(waits[rows])
         due, rows = [queue[place] for place in places.tolist()], rows[places]
         asked = np.bincount(line.team[rows], line.devices[rows], minlength=len(line.teams))
@@ -67,14 +66,14 @@ class _Cycle:
         rows = self.sorting.rows
         since = (line.returned if policy.time_sharing else line.eligible)[rows]
         ages = Ages.of(since, line.seniority[rows], policy, now)
-        self.order = Order(self.queue, self.classes, self.sorting.class_of, ages, quota, policy)
+        self.order = Order(self.queue, self.classes, self.sorting.class_of, ages, quota, policy, line.run_ids[rows])
         snapshot = self.snapshot = expecting(snapshot, self.classes, policy)
         self.slots = slots
         self.trial = Trial(snapshot, slots, self.queue, quota, policy, now)
         self.attempts = Attempts(self.trial)
         self.screening = Screening(self.order, self.trial)
         self.refusals = 0
-        """Attempts that failed since all classes were looked at together."""
+        """Attempts that failed since the last admission."""
         self.admits: list[Admit] = []
         self.admitted: dict[str, int] = {}
         self.retries = policy.max_retries
@@ -91,10 +90,11 @@ class _Cycle:
         heads = {number: self._class(number) for number in self.trial.keepers}
         recalls = call_back(self.trial, self.slots, heads)
         refused = sorted(self.sorting.refused, key=lambda pair: (pair[0].submitted_at, pair[0].run_id))
-        holds = Holds(self.order, self.trial, self.screening).all(self._free_by_pool())
+        others = tuple(Hold(run_id=gang.run_id, reason=reason) for gang, reason in refused)
+        holds = Holds(self.order, self.trial, self.screening).all(self._free_by_pool(), others)
         return Plan(
             admits=tuple(self.admits),
-            holds=(*holds, *(Hold(run_id=gang.run_id, reason=reason) for gang, reason in refused)),
+            holds=holds,
             shadows=self._shadows(),
             growths=tuple(growths),
             recalls=tuple(recalls),
@@ -166,15 +166,19 @@ class _Cycle:
             if found is None:
                 order.refused(number)
                 self.refusals += 1
-                if self._consider_shadow(number, kind) or self.refusals == PATIENCE:
+                if self._consider_shadow(number, kind) or self._worth_a_look():
                     self._close_hopeless()
                 continue
             admit, effect = found
+            self.refusals = 0
             self.admits.append(admit)
             self.admitted[admit.run_id] = number
             order.admitted(number, self._free_by_pool())
             self._reopen(kind, effect)
         return False
+
+    def _worth_a_look(self) -> bool:
+        return self.refusals == PATIENCE and (not self.admits or int(np.count_nonzero(self.order.open)) > FEW)
 
     def _close_hopeless(self) -> None:
         """Refuse all that no attempt would admit, but for those of whom one in each resource pool gets a shadow."""

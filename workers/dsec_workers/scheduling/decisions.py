@@ -1,6 +1,6 @@
 """What one scheduling cycle decides: the values that `plan()` returns and the worker carries out."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -113,7 +113,7 @@ class Plan:
     """All decisions of one cycle, in the order in which they are to be carried out."""
 
     admits: tuple[Admit, ...] = ()
-    holds: tuple[Hold, ...] = ()
+    holds: Sequence[Hold] = ()
     shadows: tuple[Shadow, ...] = ()
     growths: tuple[Resize, ...] = ()
     """Running elastic gangs that grow into what nobody else needs."""

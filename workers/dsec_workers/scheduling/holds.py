@@ -9,7 +9,8 @@ from dsec_blocks.model.reasons import Reason, ReasonCode
 from dsec_workers.scheduling import reasons
 from dsec_workers.scheduling.decisions import Hold
 from dsec_workers.scheduling.fleet import Ints
-from dsec_workers.scheduling.order import GangClass, Order
+from dsec_workers.scheduling.hold_table import HoldTable
+from dsec_workers.scheduling.order import GangClass, Order, narrow
 from dsec_workers.scheduling.placement import fits
 from dsec_workers.scheduling.questions import fits_free, fits_if_opened, fits_now, fits_without
 from dsec_workers.scheduling.room import view_of
@@ -29,8 +30,8 @@ class Holds:
         self._best: dict[object, str] = {}
         self._free_devices: dict[object, int] = {}
 
-    def all(self, free_by_pool: Sequence[int]) -> list[Hold]:
-        """Everybody who waits in order, the holders of shadows first."""
+    def all(self, free_by_pool: Sequence[int], refused: tuple[Hold, ...] = ()) -> HoldTable:
+        """Everybody who waits in order, the holders of shadows first, and then the `refused`."""
         order = self.order
         numbers, summands = order.final(free_by_pool)
         holders = [keep.number for keep in self.trial.kept if not keep.pledge]
@@ -40,25 +41,17 @@ class Holds:
         etas = self._estimates(numbers)
         told = numbers[~order.open[order.class_of[numbers]]]
         kinds = order.class_of[told]
-        why = self._reasons(told, kinds)
-        numbers_told, kinds_told = told.tolist(), kinds.tolist()
-        others = list(zip(*(values.tolist() for values in (summands[0], *summands[2:])), strict=True))
-        eta_of: list[float | None] = [None] * len(told)
-        for place in np.flatnonzero(np.isin(told, list(etas))).tolist():
-            eta_of[place] = etas[numbers_told[place]]
-        return list(
-            map(
-                Hold._make,
-                zip(
-                    [order.queue[number].run_id for number in numbers_told],
-                    [why[kind] for kind in kinds_told],
-                    _places(order.pool[kinds]),
-                    eta_of,
-                    (order.policy.w_age * order.age[told]).tolist(),
-                    [others[kind] for kind in kinds_told],
-                    strict=True,
-                ),
-            )
+        place = np.full(len(order.queue), -1, np.int64)
+        place[told] = np.arange(len(told))
+        return HoldTable(
+            run_ids=order.run_ids[told],
+            kinds=kinds,
+            reasons=self._reasons(told, kinds),
+            summands=list(zip(*(values.tolist() for values in (summands[0], *summands[2:])), strict=True)),
+            positions=_places(order.pool[kinds]),
+            etas={int(place[number]): eta for number, eta in etas.items() if place[number] >= 0},
+            ages=order.policy.w_age * order.age[told],
+            others=refused,
         )
 
     def _reasons(self, numbers: Ints, kinds: Ints) -> list[Reason]:
@@ -178,10 +171,10 @@ class Holds:
         return etas
 
 
-def _places(pools: Ints) -> list[int]:
+def _places(pools: Ints) -> Ints:
     """The place of each in the line of its own resource pool, from 1."""
-    order = np.argsort(pools, kind="stable")
+    order = np.argsort(narrow(pools), kind="stable")
     sizes = np.bincount(pools, minlength=1)
     places = np.empty(len(pools), np.int64)
     places[order] = np.arange(len(pools)) - np.repeat(np.cumsum(sizes) - sizes, sizes) + 1
-    return places.tolist()
+    return places

@@ -8,8 +8,10 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from dsec_blocks.model.requests import GangRequest
 from dsec_workers.scheduling.fleet import Bools, Floats, Ints
@@ -43,6 +45,7 @@ class Line:
         self.persons: dict[str, int] = {}
         self.teams: dict[str, int] = {}
         self._kind_of: dict[object, int] = {}
+        self.run_ids: npt.NDArray[Any] = np.zeros(0, object)
         self.submitted: Floats = np.zeros(0)
         self.eligible: Floats = np.zeros(0)
         self.returned: Floats = np.zeros(0)
@@ -111,13 +114,14 @@ class Line:
     def _enter(self, rows: Sequence[int]) -> None:
         size = len(self.seen.records)
         for name in (
-            "submitted", "eligible", "returned", "not_before", "attained", "devices", "team", "kind", "person", "child",
-            "seniority",
+            "run_ids", "submitted", "eligible", "returned", "not_before", "attained", "devices", "team", "kind",
+            "person", "child", "seniority",
         ):  # fmt: skip
             setattr(self, name, grown(getattr(self, name), size))
         for row in rows:
             gang = self.seen.records[row]
             assert gang is not None
+            self.run_ids[row] = gang.run_id
             self.submitted[row], self.eligible[row] = gang.submitted_at, gang.eligible_at
             self.returned[row] = gang.eligible_at if gang.waiting_since is None else gang.waiting_since
             self.not_before[row] = -inf if gang.not_before is None else gang.not_before

@@ -15,8 +15,10 @@ only in age form a *class* and keep their order among themselves, so a cycle ran
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from dsec_blocks.model.reasons import Reason
 from dsec_blocks.model.requests import GangRequest
@@ -72,6 +74,18 @@ class GangClass:
     """Index in `gangs` of the first that is still undecided."""
 
 
+def narrow(numbers: Ints) -> npt.NDArray[np.unsignedinteger]:
+    """The same numbers, none below 0, in as few bytes as hold them: one or two are sorted without comparing."""
+    return numbers.astype(np.min_scalar_type(int(numbers.max(initial=0))))
+
+
+def _by_rank(ranks: Ints) -> Ints:
+    """The places of numbers that all differ, none below 0 and none very large, from the least number to the most."""
+    place = np.full(int(ranks.max(initial=-1)) + 1, -1, np.int64)
+    place[ranks] = np.arange(len(ranks))
+    return place[place >= 0]
+
+
 @dataclass(frozen=True, eq=False, slots=True)
 class Ages:
     """How old each gang of a queue is; with time sharing a gang that has run waits anew whenever it comes back."""
@@ -98,13 +112,17 @@ class Order:
         ages: Ages,
         quota: Quota,
         policy: Policy,
+        run_ids: npt.NDArray[Any],
     ) -> None:
+        self.run_ids = run_ids
         self.queue, self.classes, self.quota, self.policy = queue, classes, quota, policy
         self.class_of: Ints = class_of
         self.age, self.seniority = ages.age, ages.seniority
         count = len(queue)
         self.undecided = np.ones(count, bool)
-        by_age = np.lexsort((self.seniority, -self.age, class_of))
+        by_seniority = _by_rank(self.seniority)
+        by_age = by_seniority[np.argsort(-self.age[by_seniority], kind="stable")]
+        by_age = by_age[np.argsort(narrow(class_of[by_age]), kind="stable")]
         ends = np.cumsum(np.bincount(class_of, minlength=len(classes))).tolist()
         numbers, start = by_age.tolist(), 0
         for kind, end in zip(classes, ends, strict=True):
@@ -132,7 +150,7 @@ class Order:
         )
         # Each team's gangs by first submit time, for the front.
         team_of = self.team[class_of]
-        by_submit = np.lexsort((self.seniority, team_of))
+        by_submit = by_seniority[np.argsort(narrow(team_of[by_seniority]), kind="stable")]
         bounds = np.cumsum(np.bincount(team_of, minlength=len(quota.teams)))[:-1] if count else [0] * len(quota.teams)
         self._by_team: list[list[int]] = [part.tolist() for part in np.split(by_submit, bounds)][: len(quota.teams)]
         self._oldest = [0] * len(quota.teams)

@@ -70,7 +70,8 @@ class Quota:
         self.past: Floats = self.tree.sums(past)
         """Average devices lately, by node of the tree."""
         self._fair: Floats | None = None
-        self._lifted = False
+        self.is_lifted = False
+        """Whether an operator's order counts at the moment, and no limit."""
 
     @property
     def fair(self) -> Floats:
@@ -82,11 +83,11 @@ class Quota:
     @contextmanager
     def lifted(self) -> Iterator[None]:
         """Within this an operator's order counts and no limit does."""
-        self._lifted = True
+        self.is_lifted = True
         try:
             yield
         finally:
-            self._lifted = False
+            self.is_lifted = False
 
     def use(self, team: int, devices: int, user: str = "", *, asked: int = 0) -> None:
         """The team (and the person) uses so many more devices (fewer, when negative) of the `asked` it waited for."""
@@ -125,7 +126,7 @@ class Quota:
 
     def ceiling(self, team: int, request: GangRequest) -> int:
         """The most devices the team may use now with this gang: gangs that nobody may evict never borrow."""
-        if self._lifted:
+        if self.is_lifted:
             return NO_LIMIT
         most = int(self.used[team]) + self.tree.room(team) if self.tree.nested else int(self.tree.limit[team])
         return most if request.evictable else min(int(self.nominal[team]), most)
@@ -140,7 +141,7 @@ class Quota:
     def user_room(self, team: int, user: str) -> int:
         """Devices that this person may still get in the team."""
         most = self.teams[team].user_devices
-        return NO_LIMIT if most is None or self._lifted else most - self.users.get((team, user), 0)
+        return NO_LIMIT if most is None or self.is_lifted else most - self.users.get((team, user), 0)
 
     # ---- rights: judged at the common ancestor ----------------------------------------------------------------
 
@@ -171,7 +172,7 @@ class Quota:
         self, team: int, request: GangRequest, devices: int, leaving: Mapping[int, int], *, stranded: int = 0
     ) -> int:
         """Devices that limits still forbid `team`, once those of `leaving` (by team) and the `stranded` have gone."""
-        if self._lifted:
+        if self.is_lifted:
             return 0
         for other, count in leaving.items():
             self.tree.use(other, -count)

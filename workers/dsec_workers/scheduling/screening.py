@@ -7,6 +7,7 @@ still be refused, but none that an attempt would admit is called so.
 """
 
 from collections.abc import Callable
+from functools import lru_cache
 from math import inf
 
 import numpy as np
@@ -241,6 +242,7 @@ class Screening:
         return np.asarray(able[place.reshape(-1), self.devices[numbers]] >= self.members[numbers], bool)
 
 
+@lru_cache(maxsize=1024)
 def unpacked(bits: int) -> tuple[int, ...]:
     """The numbers of the bits that are set."""
     return tuple(index for index in range(bits.bit_length()) if bits >> index & 1)

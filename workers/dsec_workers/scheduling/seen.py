@@ -4,7 +4,7 @@ A record is known again because it is the same object, or equal to the one of th
 was worked out from it alone still holds. Rows of records that do not come again are given to others.
 """
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
@@ -38,6 +38,10 @@ class Seen(Generic[Record]):
     def row_of(self, run_id: str) -> int | None:
         """The row of that run, if it is among the last records."""
         return self._by_run.get(run_id)
+
+    def rows_of(self, run_ids: Set[str]) -> list[int]:
+        """The rows of those of the runs that are among the last records."""
+        return [self._by_run[run_id] for run_id in self._by_run.keys() & run_ids]
 
     def update(self, records: Sequence[Record | None]) -> tuple[Ints, list[int], list[tuple[int, Record]]]:
         """The row of each record (−1 for None), the rows that are new, and what has gone with the rows that it had."""

@@ -56,6 +56,8 @@ class Tree:
                 self.kept[node] = max(0, int(self.nominal[node]) - team.lend_devices)
         self.bounded = bool(self.kept.any())
         """Whether the pool itself limits anybody: only where something must be left for those who keep it."""
+        self._rooms: dict[int, int] = {}
+        """By team, until what is in use changes."""
         self.stranded = 0
         self.strand(0)
         self._sides: dict[int, Ints] = {}
@@ -86,6 +88,7 @@ class Tree:
         """The tree of these teams with nothing in use."""
         tree = copy(_unused(teams, capacity))
         tree.used, tree.inside, tree.limit = tree.used.copy(), tree.inside.copy(), tree.limit.copy()
+        tree._rooms = {}
         return tree
 
     def _upwards(self) -> list[int]:
@@ -103,6 +106,7 @@ class Tree:
 
     def use(self, team: int, devices: int) -> None:
         """The team's own runs use so many more devices."""
+        self._rooms.clear()
         change = devices
         for node in (*self.path[team], self.root):
             self.used[node] += devices
@@ -112,12 +116,19 @@ class Tree:
 
     def strand(self, devices: int) -> None:
         """So many more (fewer) of the devices in use are stranded: whoever gives one up leaves it to nobody."""
+        self._rooms.clear()
         self.stranded += devices
         if self.bounded:
             self.limit[self.root] = max(self.capacity + self.stranded, int(self.nominal[self.root]))
 
     def room(self, team: int) -> int:
         """Devices that the team may still use under all limits of its path; negative where it is over one."""
+        found = self._rooms.get(team)
+        if found is None:
+            found = self._rooms[team] = self._room(team)
+        return found
+
+    def _room(self, team: int) -> int:
         room = int(self.limit[self.root] - self.inside[self.root])
         for node in reversed(self.path[team]):
             inside = int(self.inside[node])

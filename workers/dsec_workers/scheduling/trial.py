@@ -5,6 +5,7 @@ for whom in `reservations`.
 """
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from math import inf
 
 import numpy as np
@@ -27,8 +28,13 @@ from dsec_workers.scheduling.snapshot import QueuedGang, RunningGang, Snapshot
 
 
 def least_shape(request: GangRequest) -> Shape:
-    """The smallest shape a request accepts."""
-    return Shape.of(request, request.min_nodes or request.nodes)
+    """The smallest shape a request accepts; equal shapes are one object, which makes looking them up cheap."""
+    return _one_of(Shape.of(request, request.min_nodes or request.nodes))
+
+
+@lru_cache(maxsize=4096)
+def _one_of(shape: Shape) -> Shape:
+    return shape
 
 
 class Trial:
@@ -72,6 +78,8 @@ class Trial:
         """Answers that hold until the next admission; so do those below."""
         self._saved: dict[tuple[tuple[str, float], ...], Floats] = {}
         self._avoided: dict[object, tuple[int, ...]] = {}
+        self._bound: dict[object, tuple[int, ...]] = {}
+        self._rights: dict[object, Rights] = {}
         self.candidates: dict[object, Bools] = {}
         self.reach: dict[object, View] = {}
 
@@ -108,6 +116,17 @@ class Trial:
 
     def rights(self, kind: GangClass, number: int, devices: int) -> Rights:
         """The class's rights as the trial stands; `number` tells whose passers it may evict."""
+        request, keeper = kind.request, number if number in self.keepers else None
+        key = (
+            kind.team, request.priority, devices, request.evictable, kind.level, kind.evicted_for, keeper,
+            self.quota.is_lifted,
+        )  # fmt: skip
+        found = self._rights.get(key)
+        if found is None:
+            found = self._rights[key] = self._rights_of(kind, number, devices)
+        return found
+
+    def _rights_of(self, kind: GangClass, number: int, devices: int) -> Rights:
         conditional = self._nobody
         if number in self.keepers:
             conditional = np.zeros(len(self.roster.team), bool)
@@ -136,13 +155,22 @@ class Trial:
         found = self._avoided.get(key)
         if found is None:
             end = inf if limit is None else self.now + limit
+            kept = self.kept
             found = self._avoided[key] = tuple(
-                index
-                for index, keep in enumerate(self.kept)
-                if (keep.pledge or end > keep.start) and not self._overrules(kind, kind.least.total, keep)
+                index for index in self._binding(kind) if kept[index].pledge or end > kept[index].start
             )
         if number in self.keepers:
             return tuple(index for index in found if self.kept[index].number != number)
+        return found
+
+    def _binding(self, kind: GangClass) -> tuple[int, ...]:
+        """Indices in `kept` of what the class must leave alone, unless its contract ends before."""
+        key = (kind.team, kind.request.priority, kind.least.total, kind.evicted_for)
+        found = self._bound.get(key)
+        if found is None:
+            found = self._bound[key] = tuple(
+                index for index, keep in enumerate(self.kept) if not self._overrules(kind, kind.least.total, keep)
+            )
         return found
 
     def _overrules(self, kind: GangClass, devices: int, keep: Kept) -> bool:
@@ -225,5 +253,5 @@ class Trial:
 
     def forget_answers(self) -> None:
         """Something was admitted, or what is kept has moved."""
-        for answers in (self.fits, self._avoided, self.candidates, self.reach):
+        for answers in (self.fits, self._avoided, self._bound, self._rights, self.candidates, self.reach):
             answers.clear()
