@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dsec_blocks.gateways import processes
 from dsec_workers.clusters.kubernetes import talk
 from dsec_workers.clusters.kubernetes.manifest import jobs_of
 from dsec_workers.clusters.kubernetes.outpost.identity import gang_token
@@ -36,6 +37,10 @@ class Outposts:
     port: int = field(default_factory=free_port)
     secret: Mapping[str, str] = field(default_factory=dict)
     """What their namespace's Secret holds besides the key."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """More of it, for every pod."""
+    own_environment: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
+    """And more for some."""
     addresses: list[str] = field(default_factory=list)
     processes: list["subprocess.Popen[bytes]"] = field(default_factory=list)
 
@@ -55,6 +60,8 @@ class Outposts:
                 "DSEC_OUTPOST_ADDRESS": address,
                 "DSEC_CHANNEL_KEY": KEY,
                 **self.secret,
+                **self.environment,
+                **self.own_environment.get(index, {}),
                 "DSEC_TERMINATION_LOG": str(home / "termination-log"),
             }
             env = {name: value.replace(SCRATCH + "/", f"{home}/") for name, value in env.items()}
@@ -123,6 +130,12 @@ class Outposts:
 
     def directory(self, index: int) -> GangDirectory:
         return GangDirectory.of(self.folder / f"pod-{index}", self.order.key)
+
+    def left_in(self, index: int) -> list[int]:
+        """Processes of a pod that are alive, its outpost among them."""
+        home, table = str(self.folder / f"pod-{index}"), processes.processes()
+        alive = [row.pid for row in table if not row.is_zombie]
+        return [pid for pid in alive if processes.environment(pid).get("DSEC_SCRATCH") == home]
 
     def close(self) -> None:
         for process in self.processes:

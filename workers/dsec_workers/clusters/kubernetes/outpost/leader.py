@@ -60,7 +60,10 @@ def lead(identity: Identity) -> int:
         service.take(connection)
 
     def receive(connection: socket.socket, greeting: dict[str, Any]) -> None:
-        parcels.receive(loop, directory.path, connection, greeting)
+        try:
+            parcels.receive(loop, directory.path, connection, greeting)
+        except OSError as error:  # no more processes, say: whoever brought it is told, and the gang goes on
+            raise ClusterError(f"a parcel cannot be taken now: {error}") from error
 
     door.open(loop, {"channel": serve, "parcel": receive})
     _leave_politely_on_sigterm(supervisor)

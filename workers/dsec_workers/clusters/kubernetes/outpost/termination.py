@@ -41,9 +41,13 @@ def decode(message: str) -> list[dict[str, Any]]:
 
 
 def leave(path: Path | None, content: bytes) -> None:
-    """Leave the message where the kubelet looks for it."""
-    if path is not None:
+    """Leave the message where the kubelet looks for it; a pod whose disk is full ends as it would without."""
+    if path is None:
+        return
+    try:
         files.append(path, content, at="outpost.termination.write")
+    except OSError as error:
+        print(f"the last word could not be left at {path}: {error}", flush=True)
 
 
 def _as_it_is(event: dict[str, Any]) -> dict[str, Any]:
