@@ -17,7 +17,9 @@ from dsec_blocks.gateways.clock import SystemClock
 from dsec_deployments.control_plane import plane
 from dsec_deployments.control_plane.plane import ControlPlane
 from dsec_workers.clusters.kubernetes.api import Api, Object
+from tests.fakes.kubelet import node_object
 from tests.fakes.kubelet.process_nodes import ProcessNodes
+from tests.fakes.kubelet.times import now
 from tests.fixtures.pods import SECONDS, Pods, ended, shell, until, written
 
 pytestmark = pytest.mark.slow
@@ -181,6 +183,15 @@ async def test_a_node_that_is_not_well_is_tainted_and_its_pods_run_on(process_no
     process_nodes.revive("n1")
     await node_until(pods.api, "n1", "True", None)
     assert (await pods.phase("p", "Running"))["status"]["containerStatuses"][0]["restartCount"] == 0
+
+
+async def test_a_node_that_was_given_up_while_nobody_could_be_heard_says_that_it_is_ready(
+    process_nodes: ProcessNodes, pods: Pods
+) -> None:
+    process_nodes.add("n1", heartbeat_seconds=0.5)
+    given_up = {"status": {"conditions": node_object.unknown(now=now())}}
+    await pods.api.merge("/api/v1/nodes/n1/status", given_up, at="test.node")
+    await node_until(pods.api, "n1", "True", None)
 
 
 async def test_pods_die_with_their_node_and_its_boot_says_so(process_nodes: ProcessNodes, pods: Pods) -> None:

@@ -72,14 +72,24 @@ class Heartbeats:
             await self._node.api.create(_LEASES, body, at="test.kubelet.lease")
 
     async def run(self) -> None:
-        """Renew the lease for ever, as long as the node is heard."""
+        """Renew the lease for ever, as long as the node is heard, and say its status again where it is told otherwise.
+
+        When the API server was away for long the node controller calls all nodes Unknown; only kubelets cure that.
+        """
         while True:
             await anyio.sleep(self._node.spec.heartbeat_seconds)
             await self._node.until_heard()
             try:
                 await self.renew()
+                if not await self._is_told_as_it_is():
+                    await self.report()
             except ClusterError:
                 continue  # the API server is away; the next beat may find it
+
+    async def _is_told_as_it_is(self) -> bool:
+        conditions = ((await self._node.api.get(self._path)).get("status") or {}).get("conditions") or ()
+        told = {row["type"]: row["status"] for row in conditions}
+        return told.get("Ready") == ("True" if self._node.faults.is_well else "False")
 
     async def remove(self) -> None:
         """Take the node out of the API."""
