@@ -77,12 +77,14 @@ class Puts:
 
     def __init__(self, store: ScriptedS3) -> None:
         self.requests: list[tuple[str, dict[str, str], bytes]] = []
+        self._ports = store.ports
         handler = store.server._server.RequestHandlerClass
         handler.do_PUT = handler.do_POST = lambda exchange: self.answer(exchange)  # type: ignore[attr-defined]
 
     def answer(self, exchange: Exchange) -> None:
         body = exchange.rfile.read(int(exchange.headers.get("Content-Length", "0")))
         headers = {name.lower(): value for name, value in exchange.headers.items()}
+        self._ports.append(exchange.client_address[1])
         self.requests.append((f"{exchange.command} {exchange.path}", headers, body))
         says = {"?uploads": "<InitiateMultipartUploadResult><UploadId>1</UploadId></InitiateMultipartUploadResult>"}
         wrote = "<CompleteMultipartUploadResult><ETag>&quot;e&quot;</ETag></CompleteMultipartUploadResult>"
@@ -167,6 +169,8 @@ def test_a_child_forked_after_the_client_was_used_fetches_by_itself(
     items = origin.list(URI)
     fetch(items, origin=origin, staging=tmp_path / "parents", settings=QUICK)
     bucket.put("k", b"parent", at="a.test")
+    parents = set(store.ports)
+    store.ports.clear()
     pid = os.fork()
     if pid == 0:
         code = 1
@@ -184,5 +188,6 @@ def test_a_child_forked_after_the_client_was_used_fetches_by_itself(
     child.remove(pid)
     assert os.waitstatus_to_exitcode(ended[1]) == 0
     assert [body for _, _, body in puts.requests] == [b"parent", b"child"]
+    assert len(set(store.ports)) >= 2 and parents.isdisjoint(store.ports), "a store's client and ranges of its own"
     (again,) = fetch(items, origin=origin, staging=tmp_path / "again", settings=QUICK)
     assert again.size_bytes == len(store.objects["m/w.bin"]), "the parent's connections are its own still"
