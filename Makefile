@@ -8,6 +8,8 @@ UV := $(BIN)/python -m uv
 PYTEST := $(BIN)/python -m pytest --durations=25
 PROCESSES ?= 3
 export DSEC_TEST_PATIENCE ?= 3
+# Where this is set, each of the many processes that a run starts compiles all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help venv demo demo-kube test test-fast test-long test-kube lint format lock fault-points screenshots kube kube-down kube-programs prometheus clean

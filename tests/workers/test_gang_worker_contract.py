@@ -1,28 +1,38 @@
 """The parts of Prefect that are not documented API and that the worker stands on, by name and signature."""
 
+import importlib
 import inspect
+from types import SimpleNamespace
+from typing import Any
 
 import prefect
 import prefect.context as prefect_context
 import prefect.engine as prefect_engine
 import pytest
-from prefect import flow_engine, results
+from prefect import flow_engine
 from prefect._internal import control_listener
 from prefect.cli.flow_run import execute
+from prefect.client.base import PrefectHttpxAsyncClient, PrefectHttpxSyncClient
 from prefect.client.orchestration import PrefectClient, SyncPrefectClient
 from prefect.client.schemas.objects import FlowRunPolicy
 from prefect.deployments.steps import core as steps
 from prefect.events.clients import get_events_subscriber
-
-import prefect.server.models  # isort: skip
-from prefect.server.orchestration import core_policy, global_policy
-from prefect.server.schemas.filters import FlowRunFilter, FlowRunFilterNextScheduledStartTime
-from prefect.server.schemas.states import StateType
+from prefect.logging import handlers
 from prefect.settings import PREFECT_CLIENT_MAX_RETRIES
 from prefect.settings.models.client import ClientSettings
 from prefect.workers.base import BaseJobConfiguration, BaseWorker
 
 from dsec_workers.gang_worker import GangWorker
+
+
+@pytest.fixture(scope="module")
+def server() -> Any:
+    """Prefect's server, imported only where it is looked into: it costs seconds in each process."""
+    importlib.import_module("prefect.server.models")  # the others import in a circle unless this is first
+    from prefect.server.orchestration import core_policy, global_policy
+    from prefect.server.schemas import filters, states
+
+    return SimpleNamespace(core_policy=core_policy, global_policy=global_policy, filters=filters, states=states)
 
 
 def _parameters(function: object) -> list[str]:
@@ -85,9 +95,9 @@ def test_the_retry_policy_has_the_fields_that_we_rewrite() -> None:
     assert {"retries", "retry_delay", "retry_type", "pause_keys", "resuming"} <= set(FlowRunPolicy.model_fields)
 
 
-def test_runs_can_be_filtered_by_due_time() -> None:
-    assert "next_scheduled_start_time" in FlowRunFilter.model_fields
-    assert {"before_", "after_"} <= set(FlowRunFilterNextScheduledStartTime.model_fields)
+def test_runs_can_be_filtered_by_due_time(server: Any) -> None:
+    assert "next_scheduled_start_time" in server.filters.FlowRunFilter.model_fields
+    assert {"before_", "after_"} <= set(server.filters.FlowRunFilterNextScheduledStartTime.model_fields)
 
 
 def test_relinquish_is_an_intent_that_only_the_execute_command_reads_from_the_environment() -> None:
@@ -98,7 +108,10 @@ def test_relinquish_is_an_intent_that_only_the_execute_command_reads_from_the_en
 def test_the_flow_process_runs_a_flow_through_these() -> None:
     assert _parameters(flow_engine._send_heartbeats) == ["engine", "join_on_exit"]
     assert "observe_flow_run_suspension(" in inspect.getsource(flow_engine.BaseFlowRunEngine)
-    assert _parameters(results._read_server_default_result_storage_block_id) == []
+    assert _parameters(PrefectHttpxSyncClient.send) == _parameters(PrefectHttpxAsyncClient.send)
+    assert _parameters(PrefectHttpxSyncClient.send)[:2] == ["self", "request"]
+    assert _parameters(handlers.set_api_log_sink) == ["sink"]
+    assert "APILogWorker.instance().send(log)" in inspect.getsource(handlers.emit_api_log)
     assert "get_events_client(checkpoint_every=1)" in inspect.getsource(steps)
     assert _parameters(prefect_engine._drive_run_flow_result) == ["flow", "run_result"]
     assert callable(control_listener.clear_intent)
@@ -115,18 +128,19 @@ def test_the_engine_updates_its_run_with_a_method_that_takes_the_infrastructure_
     )
 
 
-def test_a_run_that_is_ended_before_it_ran_gets_a_start_time_and_keeps_it() -> None:
+def test_a_run_that_is_ended_before_it_ran_gets_a_start_time_and_keeps_it(server: Any) -> None:
     """The trace by which a first start sees that its claim has replaced somebody's Completed."""
-    source = inspect.getsource(global_policy.SetEndTime.before_transition)
+    source = inspect.getsource(server.global_policy.SetEndTime.before_transition)
     assert "context.run.start_time = context.proposed_state.timestamp" in source
-    assert "run.start_time = None" not in inspect.getsource(global_policy)
+    assert "run.start_time = None" not in inspect.getsource(server.global_policy)
 
 
 def test_events_can_be_subscribed_to_and_survive_a_clean_close() -> None:
     assert {"filter", "reconnect_on_clean_close"} <= set(_parameters(get_events_subscriber))
 
 
-def test_rules_of_the_server_that_claims_and_cancellations_rest_on() -> None:
+def test_rules_of_the_server_that_claims_and_cancellations_rest_on(server: Any) -> None:
+    core_policy, StateType = server.core_policy, server.states.StateType
     assert {
         StateType.PENDING, StateType.CANCELLING, StateType.RUNNING, StateType.CANCELLED,
     } == core_policy.PreventPendingTransitions.FROM_STATES  # fmt: skip

@@ -6,7 +6,7 @@ import pytest
 
 from dsec_blocks.model.gangs import GangState
 from dsec_blocks.model.reasons import Reason, ReasonCode
-from dsec_workers.lifecycle.reasons import is_news, waiting_message
+from dsec_workers.lifecycle.reasons import WRITES_AT_ONCE, is_news, room_for, waiting_message
 from dsec_workers.lifecycle.term import Told
 from dsec_workers.scheduling.decisions import Hold
 from tests.workers.lifecycle.records import gang
@@ -74,3 +74,27 @@ def test_another_order_that_holds_the_run_is_news_though_the_code_is_the_same() 
     told = Told(code=frozen.code, position=None, eta=None, at=0.0, text=frozen.text)
     assert not is_news(Hold(run_id="g", reason=frozen), told, now=1.0, monotonic=1.0)
     assert is_news(Hold(run_id="g", reason=back), told, now=1.0, monotonic=1.0)
+
+
+def _rooms(busy: bool, at: list[float]) -> list[int]:
+    """What may be written at each of these moments (seconds), one after the other."""
+    rooms, since = [], None
+    for moment in at:
+        room, since = room_for(busy, yielding_since=since, monotonic=MONOTONIC + moment)
+        rooms.append(room)
+    return rooms
+
+
+def test_in_a_calm_reasons_are_told_as_they_come() -> None:
+    assert _rooms(False, [0.0, 0.1, 0.2]) == [WRITES_AT_ONCE] * 3
+
+
+def test_reasons_give_way_to_claims_for_ten_seconds_and_then_trickle() -> None:
+    told = _rooms(True, [0.0, 5.0, 9.9, 10.0, 10.1, 10.9, 11.1, 11.2, 12.2])
+    assert told == [0, 0, 0, WRITES_AT_ONCE, 0, 0, WRITES_AT_ONCE, 0, WRITES_AT_ONCE]
+
+
+def test_a_calm_between_two_crowds_ends_the_trickle() -> None:
+    _, since = room_for(True, yielding_since=MONOTONIC - 60, monotonic=MONOTONIC)
+    _, since = room_for(False, yielding_since=since, monotonic=MONOTONIC + 2)
+    assert room_for(True, yielding_since=since, monotonic=MONOTONIC + 3) == (0, MONOTONIC + 3)

@@ -23,6 +23,8 @@ WRITES_AT_ONCE = 2
 QUIET_SECONDS = 1.0
 LONGEST_YIELD_SECONDS = 10.0
 """Runs that arrive without pause must not keep the waiting in the dark for longer than this."""
+TRICKLE_SECONDS = 1.0
+"""Between two rounds of reasons after that: in a crowd that moves, most of them have started before they are told."""
 
 
 def is_news(hold: Hold, told: Told | None, *, now: float, monotonic: float) -> bool:
@@ -52,7 +54,9 @@ async def tell(term: Term, refused: Sequence[Hold], held: Sequence[Hold], gangs:
         and (gangs[hold.run_id].reason_code != hold.reason.code or _other_order(hold, gangs[hold.run_id].reason or ""))
     }
     await term.write(term.ledger.set_reasons, changed)
-    room = 0 if _yields(term, monotonic) else WRITES_AT_ONCE - term.errands.running("reason")
+    busy = term.errands.lately("claim", QUIET_SECONDS) or monotonic - term.arrived_at() < QUIET_SECONDS
+    room, term.yielding_since = room_for(busy, yielding_since=term.yielding_since, monotonic=monotonic)
+    room -= term.errands.running("reason")
     for hold in chain(refused, held):
         if room <= 0:
             # The rest is told in a later tick, which follows as soon as these are written.
@@ -62,14 +66,17 @@ async def tell(term: Term, refused: Sequence[Hold], held: Sequence[Hold], gangs:
             room -= term.errands.start(hold.run_id, "reason", _write, term, gangs[hold.run_id], hold)
 
 
-def _yields(term: Term, monotonic: float) -> bool:
-    """Whether the server's time belongs to arrivals and claims now."""
-    busy = term.errands.lately("claim", QUIET_SECONDS) or monotonic - term.arrived_at() < QUIET_SECONDS
+def room_for(busy: bool, *, yielding_since: float | None, monotonic: float) -> tuple[int, float | None]:
+    """How many reasons may be written now, and since when they give way. Pure.
+
+    `busy`: the server's time belongs to arrivals and claims.
+    """
     if not busy:
-        term.yielding_since = None
-        return False
-    term.yielding_since = monotonic if term.yielding_since is None else term.yielding_since
-    return monotonic - term.yielding_since < LONGEST_YIELD_SECONDS
+        return WRITES_AT_ONCE, None
+    since = monotonic if yielding_since is None else yielding_since
+    if monotonic - since < LONGEST_YIELD_SECONDS:
+        return 0, since
+    return WRITES_AT_ONCE, monotonic - LONGEST_YIELD_SECONDS + TRICKLE_SECONDS
 
 
 async def _write(term: Term, gang: Gang, hold: Hold) -> None:
