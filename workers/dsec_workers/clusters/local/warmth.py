@@ -62,7 +62,9 @@ def keep_ready(env: Mapping[str, str]) -> None:
             path = settings.logging.config_path
             template = path if path and path.exists() else configuration.DEFAULT_LOGGING_SETTINGS_PATH
             ready = (prefect.context.GLOBAL_SETTINGS_CONTEXT, configuration.load_logging_config(template))
-            _tls.create_default_context(cafile=settings.api.ssl_cert_file)
+            certificates = settings.api.ssl_cert_file
+            if certificates and Path(certificates).exists():
+                _tls.create_default_context(cafile=certificates)
         finally:
             prefect.context.GLOBAL_SETTINGS_CONTEXT = before_context
     while len(_ready) >= _MOST_ENVIRONMENTS:
