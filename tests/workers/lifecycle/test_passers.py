@@ -3,18 +3,24 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
 
 from dsec_blocks.ledger import Ledger
 from dsec_blocks.model.devices import Device, Node
 from dsec_blocks.model.gangs import Gang, GangState, MemberPlacement, Placement
 from dsec_blocks.model.requests import GangRequest
 from dsec_deployments.foresight import present
-from dsec_workers.lifecycle import incidents
+from dsec_workers.clusters.protocol import GangKey
+from dsec_workers.lifecycle import cancellations, incidents
 from dsec_workers.lifecycle.recalling import reason
 from dsec_workers.scheduling.decisions import Recall
 from dsec_workers.scheduling.policy import Policy
 from tests.fixtures.clock import ManualClock
 from tests.workers.lifecycle.records import gang as some_gang
+from tests.workers.lifecycle.records import run, state
 
 POOL, NOW, START = "gpus", 1_000_000.0, 1_003_600.0
 
@@ -52,6 +58,46 @@ def test_an_onlooker_and_an_incident_file_say_what_the_leader_will_do_with_a_pas
     captured = incidents.capture(ledger, POOL, now=due.now, by="test")
     loaded = incidents.load(json.loads(json.dumps(captured)))
     assert replace(due, snapshot=loaded.snapshot).plan().recalls == (recall,)
+    ledger.close()
+
+
+@pytest.mark.parametrize("answered", [False, True])
+async def test_when_the_head_is_cancelled_a_recall_that_was_not_answered_is_taken_back(
+    tmp_path: Path, answered: bool
+) -> None:
+    ledger = Ledger.open(f"sqlite:///{tmp_path}/ledger.db", clock=ManualClock(NOW))
+    fence = ledger.take_lease(POOL, "leader", seen=None)
+    assert fence is not None
+    ledger.enqueue(fence, [gang("passer"), gang("head", 2)])
+    place = Placement(members=(MemberPlacement(node="n2", devices=("n2/0", "n2/1")),))
+    attempt = ledger.admit(fence, "passer", place, expires_at=NOW + 60, conditional_until=START).attempt
+    ledger.claimed(fence, "passer", attempt, user_retries=None)
+    ledger.started(fence, "passer", attempt, NOW)
+    assert ledger.evict(fence, ["passer"], why="in time", for_run="head") == ["passer"]
+
+    async def read(method: Any, *args: Any) -> Any:
+        return method(*args)
+
+    async def write(method: Any, *args: Any) -> Any:
+        return method(fence, *args)
+
+    async def cancelled(*_: object) -> None:
+        pass
+
+    async def withdraw(_: object) -> bool:
+        return not answered
+
+    term: Any = SimpleNamespace(
+        pool=POOL, ledger=ledger, read=read, write=write, api=SimpleNamespace(cancelled=cancelled),
+        cluster=SimpleNamespace(withdraw=withdraw), forget=lambda _: None, leaving_soon=set(), leave_by={},
+        notices={GangKey("passer", attempt): object()},
+    )  # fmt: skip
+    await cancellations.observe(term, "head", run(state("CANCELLING")))
+    known = ledger.gang("passer")
+    assert known is not None
+    assert known.state is (GangState.EVICTING if answered else GangState.RUNNING)
+    assert [each.run_id for each in ledger.evictions(POOL)] == (["passer"] if answered else [])
+    assert ledger.check(POOL) == []
     ledger.close()
 
 
