@@ -19,10 +19,10 @@ from dsec_blocks.model.gangs import Gang, GangState
 from dsec_blocks.model.reasons import Reason, ReasonCode
 from dsec_blocks.model.requests import MAX_DEVICES_PER_NODE, MAX_NODES, GangRequest, parse_request
 from dsec_blocks.model.teams import Team
-from dsec_workers.form import GangJobConfiguration, default_template
+from dsec_workers.form import GangJobConfiguration, default_template, upgraded_template
 from dsec_workers.lifecycle.run_limits import RunLimits
 from dsec_workers.lifecycle.term import Term
-from dsec_workers.prefect_api import ApiUnavailable, Deployment, Run
+from dsec_workers.prefect_api import ApiRefused, ApiUnavailable, Deployment, Run
 from dsec_workers.prefect_api.gateway import PAGE
 from dsec_workers.scheduling.reasons import above_highest_priority
 
@@ -32,6 +32,8 @@ LOOKAHEAD_SECONDS = 30.0
 OVERLAP_SECONDS = 5.0
 POOL_SECONDS = 3.0
 """How long the pool's pause, template and queues may be out of date."""
+AT_ONCE_SECONDS = 0.5
+"""A run due so soon after the server wrote its state was to start at once."""
 DEPLOYMENTS_AHEAD = 20
 USER_TAG = "user:"
 INERT = GangRequest(nodes=MAX_NODES, devices_per_node=MAX_DEVICES_PER_NODE, preemptible=False)
@@ -52,6 +54,8 @@ class Intake:
     arrived_at: float = float("-inf")
     """When the last event named a run (monotonic)."""
     pool_read_at: float = float("-inf")
+    is_upgraded: bool = False
+    """Whether the pool's template has been compared with this version's."""
     pool_paused: bool = False
     template: Mapping[str, Any] = field(default_factory=dict)
     paused_queues: frozenset[str] = frozenset()
@@ -174,7 +178,8 @@ class Intake:
         now = term.clock.now()
         due = []
         for run in found:
-            if run.due is not None and run.due > now:
+            # What the server was asked to start at once does not wait for our clock.
+            if run.due is not None and run.due > max(now, run.state.timestamp + AT_ONCE_SECONDS):
                 term.poll_wake.at(run.due)
             elif run.state.type == "SCHEDULED":
                 due.append(run)
@@ -287,7 +292,7 @@ class Intake:
         pool = await term.api.pool(term.pool)
         queues = await term.api.queues(term.pool)
         self.pool_paused = bool(pool.get("is_paused"))
-        template = pool.get("base_job_template") or {}
+        template = await self._up_to_date(term, pool.get("base_job_template") or {})
         if template != self.template:
             self.template = template
             self.entered.clear()
@@ -298,6 +303,24 @@ class Intake:
             queues={queue.name: queue.limit for queue in queues if queue.limit is not None},
         )
         self.pool_read_at = term.clock.monotonic()
+
+    async def _up_to_date(self, term: Term, present: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The pool's template as this version ships it, the user's edits kept; looked at once in a term.
+
+        Whoever upgrades a worker, by whatever command it is started, finds the new fields in the form.
+        """
+        if self.is_upgraded or not present:
+            return present
+        upgraded = upgraded_template(present)
+        if upgraded != present:
+            try:
+                await term.api.update_template(term.pool, upgraded)
+                term.log.info("work pool %s: its form was brought up to date, your edits kept", term.pool)
+            except ApiRefused as error:
+                term.log.warning("work pool %s: its form stays as it is: %s", term.pool, error)
+                upgraded = dict(present)
+        self.is_upgraded = True
+        return upgraded
 
     async def _read_deployments(self, term: Term, runs: Iterable[Run], since: float) -> None:
         """Read what new runs inherit, unless it was read after they were: it may have been deployed anew."""
