@@ -26,8 +26,10 @@ from rich.progress import Progress
 
 from benchmarks.cycle_world import NOW, SEED, World, arrival, build_world, one_gpu_shapes, urgent
 from benchmarks.report import publish
-from dsec_blocks.ledger import Ledger
+from dsec_blocks.ledger import AdmissionRequest, Ledger
+from dsec_blocks.ledger.rows import request_of_text
 from dsec_blocks.model.clock import Clock
+from dsec_blocks.model.errors import ReservationConflict
 from dsec_blocks.model.gangs import Gang, GangState
 from dsec_deployments import foresight
 from dsec_workers.scheduling import Memory, Plan, Policy, QueuedGang, RunningGang, Snapshot, build_snapshot, plan
@@ -133,6 +135,7 @@ def cold_ms(pool: Pool, world: World, times: int) -> tuple[list[float], list[flo
     with TemporaryDirectory() as folder:
         ledger = filled_ledger(pool, world, [*pool.queue, *arrivals], Path(folder) / "ledger.db")
         for _ in range(times):
+            request_of_text.cache_clear()  # a new leader has read nothing yet
             began, cpu = time.perf_counter(), time.thread_time()
             present = foresight.present(ledger, "gpus", now=NOW)
             read = time.thread_time()
@@ -168,10 +171,10 @@ def filled_ledger(pool: Pool, world: World, queue: Sequence[QueuedGang], path: P
     ledger.enqueue(fence, [_gang(gang, gang.submitted_at) for gang in running])
     ledger.enqueue(fence, [_gang(gang, gang.eligible_at) for gang in queue])
     ledger.put_shadows(fence, [{**asdict(shadow), "devices": list(shadow.devices)} for shadow in pool.plan.shadows])
-    for gang in running:
-        attempt = ledger.admit(fence, gang.run_id, gang.placement, expires_at=NOW + 60).attempt
-        ledger.claimed(fence, gang.run_id, attempt, user_retries=None)
-        ledger.started(fence, gang.run_id, attempt, gang.started_at)
+    places = [AdmissionRequest(run_id=g.run_id, placement=g.placement, expires_at=NOW + 60) for g in running]
+    assert not any(isinstance(answer, ReservationConflict) for answer in ledger.admit_all(fence, places))
+    assert not any(ledger.claimed_all(fence, [(gang.run_id, 1, None) for gang in running]))
+    assert all(ledger.started_all(fence, [(gang.run_id, 1, gang.started_at) for gang in running]))
     return ledger
 
 

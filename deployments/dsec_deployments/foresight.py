@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dsec_blocks.ledger import Arrivals, Ledger
+from dsec_blocks.model.bulk import nothing_is_garbage
 from dsec_blocks.model.devices import Device, Health, Node
 from dsec_blocks.model.errors import InvalidRequest, UnknownTeam
 from dsec_blocks.model.gangs import HOLDING_STATES, Gang, GangState
@@ -67,6 +68,11 @@ class Answer:
 
 def present(ledger: Ledger, pool: str, *, now: float) -> Present:
     """The pool as its ledger tells it, with the policy that it plans by and all that operators have ordered."""
+    with nothing_is_garbage():
+        return _present(ledger, pool, now=now)
+
+
+def _present(ledger: Ledger, pool: str, *, now: float) -> Present:
     policy = active_policy(ledger, pool)
     nodes, preemptors = ledger.nodes(pool), ledger.preemptors(pool)
     gangs = ledger.gangs(pool, {*HOLDING_STATES, GangState.WAITING})

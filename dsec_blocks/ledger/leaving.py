@@ -4,7 +4,7 @@
 finds the row and writes it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -24,46 +24,23 @@ class Leaving(Transactions):
 
         What the gang itself was promised and had not got yet goes too.
         """
+        return self.release_all(fence, [(run_id, attempt)])[0]
+
+    def release_all(self, fence: Fence, attempts: Sequence[tuple[str, int]]) -> list[bool]:
+        """`release_devices` of each (run, attempt), in one transaction."""
+        now = self._clock.now()
         with self.transaction(at="ledger.release_devices", fence=fence) as connection:
-            gang = connection.execute(
-                sa.select(_gangs.c.pool, _gangs.c.team).where(_gangs.c.run_id == run_id, _gangs.c.attempt == attempt)
-            ).one_or_none()
-            if gang is None:
-                return False
-            reservations.release(
-                connection,
-                pool=gang.pool,
-                team=gang.team,
-                run_id=run_id,
-                attempt=attempt,
-                now=self._clock.now(),
-            )
-            return True
+            return [_release(connection, run_id, attempt, now=now) for run_id, attempt in attempts]
 
     def leave(self, fence: Fence, run_id: str, attempt: int, outcome: Mapping[str, Any]) -> bool:
         """The gang is gone: record how, give up whatever it holds or was promised. The first outcome stays."""
+        return self.leave_all(fence, [(run_id, attempt, outcome)])[0]
+
+    def leave_all(self, fence: Fence, ends: Sequence[tuple[str, int, Mapping[str, Any]]]) -> list[bool]:
+        """`leave` of each (run, attempt, outcome), in one transaction."""
         now = self._clock.now()
         with self.transaction(at="ledger.leave", fence=fence) as connection:
-            gang = connection.execute(
-                sa.update(_gangs)
-                .where(
-                    _gangs.c.run_id == run_id,
-                    _gangs.c.attempt == attempt,
-                    _gangs.c.state.in_(sorted(HOLDING_STATES)),
-                )
-                .values(state=GangState.LEAVING, outcome=dict(outcome), expires_at=None)
-                .returning(_gangs.c.pool, _gangs.c.team, _gangs.c.placement, _gangs.c.launched_at)
-            ).one_or_none()
-            if gang is None:
-                return False
-            if gang.launched_at is not None:
-                had = len(Placement.from_json(gang.placement).devices) * max(0.0, now - gang.launched_at)
-                attained = {"attained_seconds": _gangs.c.attained_seconds + had}
-                connection.execute(sa.update(_gangs).where(_gangs.c.run_id == run_id).values(**attained))
-            reservations.release(connection, pool=gang.pool, team=gang.team, run_id=run_id, attempt=attempt, now=now)
-            evictions.close(connection, run_id=run_id, attempt=attempt, state="left", now=now)
-            prefetches.withdraw(connection, run_id=run_id, attempt=attempt, now=now)
-            return True
+            return [_leave(connection, *end, now=now) for end in ends]
 
     def requeue(
         self,
@@ -76,35 +53,95 @@ class Leaving(Transactions):
         not_before: float | None = None,
     ) -> bool:
         """Leaving → waiting, with its first submit time; counts an eviction or an infrastructure restart, once."""
-        columns = _gangs.c
-        values: dict[str, Any] = {
-            "state": GangState.WAITING,
-            "placement": None,
-            "launch": {},
-            "evictions": columns.evictions + int(evicted),
-            "infrastructure_restarts": columns.infrastructure_restarts + int(infrastructure),
-            "not_before": not_before,
-            "waiting_since": self._clock.now(),
-        }
-        leaving = (columns.run_id == run_id, columns.attempt == attempt, columns.state == GangState.LEAVING)
+        return self.requeue_all(fence, [(run_id, attempt, evicted, infrastructure, not_before)])[0]
+
+    def requeue_all(self, fence: Fence, back: Sequence[tuple[str, int, bool, bool, float | None]]) -> list[bool]:
+        """`requeue` of each (run, attempt, was evicted, was the infrastructure's fault, not before), at once."""
+        now = self._clock.now()
         with self.transaction(at="ledger.requeue", fence=fence) as connection:
-            return connection.execute(sa.update(_gangs).where(*leaving).values(**values)).rowcount == 1
+            return [_requeue(connection, *each, now=now) for each in back]
 
     def end(self, fence: Fence, run_id: str, attempt: int, *, final_state: str) -> bool:
         """Leaving (or waiting) → ended, in the Prefect state `final_state`."""
-        values = {
-            "state": GangState.ENDED,
-            "final_state": final_state,
-            "ended_at": self._clock.now(),
-            "placement": None,
-            "not_before": None,
-            "reason_code": None,
-            "reason": None,
-        }
-        over = (
+        return self.end_all(fence, [(run_id, attempt, final_state)])[0]
+
+    def end_all(self, fence: Fence, ends: Sequence[tuple[str, int, str]]) -> list[bool]:
+        """`end` of each (run, attempt, final state), in one transaction."""
+        now = self._clock.now()
+        with self.transaction(at="ledger.end", fence=fence) as connection:
+            return [_end(connection, *end, now=now) for end in ends]
+
+
+def _release(connection: sa.Connection, run_id: str, attempt: int, *, now: float) -> bool:
+    gang = connection.execute(
+        sa.select(_gangs.c.pool, _gangs.c.team).where(_gangs.c.run_id == run_id, _gangs.c.attempt == attempt)
+    ).one_or_none()
+    if gang is None:
+        return False
+    reservations.release(connection, pool=gang.pool, team=gang.team, run_id=run_id, attempt=attempt, now=now)
+    return True
+
+
+def _leave(connection: sa.Connection, run_id: str, attempt: int, outcome: Mapping[str, Any], *, now: float) -> bool:
+    gang = connection.execute(
+        sa.update(_gangs)
+        .where(
             _gangs.c.run_id == run_id,
             _gangs.c.attempt == attempt,
-            _gangs.c.state.in_([GangState.LEAVING, GangState.WAITING]),
+            _gangs.c.state.in_(sorted(HOLDING_STATES)),
         )
-        with self.transaction(at="ledger.end", fence=fence) as connection:
-            return connection.execute(sa.update(_gangs).where(*over).values(**values)).rowcount == 1
+        .values(state=GangState.LEAVING, outcome=dict(outcome), expires_at=None)
+        .returning(_gangs.c.pool, _gangs.c.team, _gangs.c.placement, _gangs.c.launched_at)
+    ).one_or_none()
+    if gang is None:
+        return False
+    if gang.launched_at is not None:
+        had = len(Placement.from_json(gang.placement).devices) * max(0.0, now - gang.launched_at)
+        attained = {"attained_seconds": _gangs.c.attained_seconds + had}
+        connection.execute(sa.update(_gangs).where(_gangs.c.run_id == run_id).values(**attained))
+    reservations.release(connection, pool=gang.pool, team=gang.team, run_id=run_id, attempt=attempt, now=now)
+    evictions.close(connection, run_id=run_id, attempt=attempt, state="left", now=now)
+    prefetches.withdraw(connection, run_id=run_id, attempt=attempt, now=now)
+    return True
+
+
+def _requeue(
+    connection: sa.Connection,
+    run_id: str,
+    attempt: int,
+    evicted: bool,
+    infrastructure: bool,
+    not_before: float | None,
+    *,
+    now: float,
+) -> bool:
+    columns = _gangs.c
+    values: dict[str, Any] = {
+        "state": GangState.WAITING,
+        "placement": None,
+        "launch": {},
+        "evictions": columns.evictions + int(evicted),
+        "infrastructure_restarts": columns.infrastructure_restarts + int(infrastructure),
+        "not_before": not_before,
+        "waiting_since": now,
+    }
+    leaving = (columns.run_id == run_id, columns.attempt == attempt, columns.state == GangState.LEAVING)
+    return connection.execute(sa.update(_gangs).where(*leaving).values(**values)).rowcount == 1
+
+
+def _end(connection: sa.Connection, run_id: str, attempt: int, final_state: str, *, now: float) -> bool:
+    values = {
+        "state": GangState.ENDED,
+        "final_state": final_state,
+        "ended_at": now,
+        "placement": None,
+        "not_before": None,
+        "reason_code": None,
+        "reason": None,
+    }
+    over = (
+        _gangs.c.run_id == run_id,
+        _gangs.c.attempt == attempt,
+        _gangs.c.state.in_([GangState.LEAVING, GangState.WAITING]),
+    )
+    return connection.execute(sa.update(_gangs).where(*over).values(**values)).rowcount == 1

@@ -21,6 +21,7 @@ from dsec_blocks.ledger.queue import Queue
 from dsec_blocks.ledger.reservations import Reservations
 from dsec_blocks.ledger.retention import Retention
 from dsec_blocks.ledger.schema import HEAD
+from dsec_blocks.ledger.starting import Starting
 from dsec_blocks.ledger.teams import Teams
 from dsec_blocks.ledger.usage import Usage
 from dsec_blocks.ledger.wishes import Wishes
@@ -33,6 +34,7 @@ class Ledger(
     Queue,
     Seen,
     Admission,
+    Starting,
     Progress,
     Evictions,
     Leaving,

@@ -1,49 +1,68 @@
 """Nodes and devices as the leader last saw them, and the shadows it casts on their future."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from operator import attrgetter
 from typing import Any
 
 import sqlalchemy as sa
 
 from dsec_blocks.ledger import schema
-from dsec_blocks.ledger.rows import upsert
+from dsec_blocks.ledger.rows import chunks, upsert
 from dsec_blocks.ledger.transaction import Fence, Transactions
+from dsec_blocks.model.bulk import builder, nothing_is_garbage
 from dsec_blocks.model.devices import Device, Health, Node
+from dsec_blocks.model.errors import LedgerError
 
 _nodes = schema.nodes
 _devices = schema.devices
 _shadows = schema.shadows
-_DEVICE_FIELDS = tuple(column.name for column in _devices.c if column.name != "pool")
+_HEALTH = {health.value: health for health in Health}
+_device = builder(Device)
+_Rows = dict[str, tuple[Any, ...]]
+
+
+def _columns(table: sa.Table) -> list[sa.Column[Any]]:
+    return [column for column in table.c if column.name != "pool"]
+
+
+_of_device = attrgetter(*(column.name for column in _columns(_devices)))
 
 
 class Nodes(Transactions):
     """The pool's machines."""
 
     def put_nodes(self, fence: Fence, nodes: Sequence[Node]) -> None:
-        """Make `nodes` all that the pool has; without news nothing is written."""
-        if tuple(sorted(nodes, key=lambda node: node.name)) == self.nodes(fence.pool):
-            return
-        pool = fence.pool
+        """Make `nodes` all that the pool has. Only what differs from what is stored is written; often nothing.
+
+        Raises `LedgerError` for a device that is in the list twice.
+        """
+        nodes_now, devices_now = _node_rows(nodes), _device_rows(nodes)
+        with self.reading() as connection:
+            if (nodes_now, devices_now) == _stored(connection, fence.pool):
+                return
         with self.transaction(at="ledger.put_nodes", fence=fence) as connection:
-            for table in (_devices, _nodes):
-                connection.execute(sa.delete(table).where(table.c.pool == pool))
-            if nodes:
-                connection.execute(sa.insert(_nodes), [_node_row(pool, node) for node in nodes])
-            rows = [_device_row(pool, device) for node in nodes for device in node.devices]
-            if rows:
-                connection.execute(sa.insert(_devices), rows)
+            nodes_then, devices_then = _stored(connection, fence.pool)
+            # Nodes first, since devices name theirs; a device moves before the node that it leaves goes.
+            _put(connection, _nodes, fence.pool, _changed(nodes_now, nodes_then))
+            _drop(connection, _devices.c.uuid, fence.pool, devices_then.keys() - devices_now.keys())
+            _put(connection, _devices, fence.pool, _changed(devices_now, devices_then))
+            _drop(connection, _nodes.c.name, fence.pool, nodes_then.keys() - nodes_now.keys())
 
     def nodes(self, pool: str) -> tuple[Node, ...]:
         """The pool's nodes by name, each with its devices in NVML order."""
+        return tuple(self._by_name(pool).values())
+
+    def _by_name(self, pool: str) -> dict[str, Node]:
         by_node: dict[str, list[Device]] = defaultdict(list)
-        with self.reading() as connection:
-            devices = sa.select(*(_devices.c[name] for name in _DEVICE_FIELDS)).where(_devices.c.pool == pool)
-            for row in connection.execute(devices.order_by(_devices.c.node, _devices.c.index)).mappings():
-                by_node[row["node"]].append(Device(**{**row, "health": Health(row["health"])}))
+        query = sa.select(*_columns(_devices)).where(_devices.c.pool == pool)
+        with self.reading() as connection, nothing_is_garbage():
+            devices = connection.execute(query.order_by(_devices.c.node, _devices.c.index)).all()
+            for uuid, node, *more, health in devices:
+                by_node[node].append(_device(uuid, node, *more, _HEALTH[health], "", ""))
             rows = connection.execute(sa.select(_nodes).where(_nodes.c.pool == pool).order_by(_nodes.c.name)).all()
-        return tuple(
-            Node(
+        return {
+            row.name: Node(
                 name=row.name,
                 devices=tuple(by_node[row.name]),
                 topology=tuple(row.topology),
@@ -53,7 +72,51 @@ class Nodes(Transactions):
                 memory_bytes=row.memory_bytes,
             )
             for row in rows
-        )
+        }
+
+
+def _node_rows(nodes: Sequence[Node]) -> _Rows:
+    return {
+        node.name: (node.name, list(node.topology), dict(node.labels), node.schedulable, node.cpus, node.memory_bytes)
+        for node in nodes
+    }
+
+
+def _device_rows(nodes: Sequence[Node]) -> _Rows:
+    found: _Rows = {}
+    for node in nodes:
+        for device in node.devices:
+            if device.uuid in found:
+                raise LedgerError(
+                    f"device {device.uuid} is on node {found[device.uuid][1]} and on node {node.name}: a device has "
+                    "one place; correct the declaration of one of them"
+                )
+            found[device.uuid] = _of_device(device)
+    return found
+
+
+def _stored(connection: sa.Connection, pool: str) -> tuple[_Rows, _Rows]:
+    """What the tables have of `pool`, by name and by UUID, as `_node_rows` and `_device_rows` write it."""
+    nodes, devices = (
+        {row[0]: tuple(row) for row in connection.execute(sa.select(*columns).where(table.c.pool == pool)).all()}
+        for table, columns in ((_nodes, _columns(_nodes)), (_devices, _columns(_devices)))
+    )
+    return nodes, devices
+
+
+def _changed(now: _Rows, then: _Rows) -> list[tuple[Any, ...]]:
+    return [row for key, row in now.items() if then.get(key) != row]
+
+
+def _put(connection: sa.Connection, table: sa.Table, pool: str, rows: Sequence[tuple[Any, ...]]) -> None:
+    names = [column.name for column in _columns(table)]
+    if rows:
+        upsert(connection, table, [{"pool": pool, **dict(zip(names, row, strict=True))} for row in rows])
+
+
+def _drop(connection: sa.Connection, key: sa.Column[Any], pool: str, gone: Collection[str]) -> None:
+    for some in chunks(sorted(gone)):
+        connection.execute(sa.delete(key.table).where(key.table.c.pool == pool, key.in_(some)))
 
 
 class Shadows(Transactions):
@@ -77,19 +140,3 @@ class Shadows(Transactions):
             values = [{"pool": fence.pool, "resource_pool": name, "row": row} for name, row in by_pool.items()]
             if values:
                 upsert(connection, _shadows, values)
-
-
-def _node_row(pool: str, node: Node) -> dict[str, Any]:
-    return {
-        "pool": pool,
-        "name": node.name,
-        "topology": list(node.topology),
-        "labels": dict(node.labels),
-        "schedulable": node.schedulable,
-        "cpus": node.cpus,
-        "memory_bytes": node.memory_bytes,
-    }
-
-
-def _device_row(pool: str, device: Device) -> dict[str, Any]:
-    return {"pool": pool, **{name: getattr(device, name) for name in _DEVICE_FIELDS}}

@@ -5,7 +5,7 @@ crash parts them. The node's agent reads its orders, fetches, and says how far i
 whose inputs are not there fetches them itself. Only the newest attempt of a run has orders.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
@@ -14,6 +14,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from dsec_blocks.ledger import schema
+from dsec_blocks.ledger.rows import chunks
 from dsec_blocks.ledger.transaction import Transactions
 from dsec_blocks.model.gangs import Gang
 
@@ -131,12 +132,10 @@ def progress(
     }
 
 
-def order(connection: sa.Connection, gang: Gang, *, now: float) -> None:
-    """Tell every node of the gang's placement to fetch its inputs; orders of earlier attempts go."""
-    if gang.attempt > 1:
-        connection.execute(sa.delete(_rows).where(_rows.c.run_id == gang.run_id))
-    if not gang.request.inputs or gang.placement is None:
-        return
+def order(connection: sa.Connection, gangs: Sequence[Gang], *, now: float) -> None:
+    """Tell every node of each gang's placement to fetch its inputs; orders of earlier attempts go."""
+    for some in chunks([gang.run_id for gang in gangs if gang.attempt > 1]):
+        connection.execute(sa.delete(_rows).where(_rows.c.run_id.in_(some)))
     rows = [
         {
             "run_id": gang.run_id,
@@ -149,9 +148,12 @@ def order(connection: sa.Connection, gang: Gang, *, now: float) -> None:
             "bytes_done": 0,
             "bytes_total": 0,
         }
+        for gang in gangs
+        if gang.request.inputs and gang.placement is not None
         for node in sorted({member.node for member in gang.placement.members})
     ]
-    connection.execute(sa.insert(_rows), rows)
+    if rows:
+        connection.execute(sa.insert(_rows), rows)
 
 
 def withdraw(connection: sa.Connection, *, run_id: str, attempt: int, now: float) -> None:

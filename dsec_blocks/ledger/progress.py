@@ -1,6 +1,6 @@
 """What a gang reports while it runs. Events may come twice, late, or from an attempt that is over: only news counts."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -12,7 +12,7 @@ _gangs = schema.gangs
 
 
 class Progress(Transactions):
-    """Each method says whether what it was told belongs to the current attempt."""
+    """Each method says whether what it was told belongs to the current attempt; each may be told many at once."""
 
     def progressed(
         self,
@@ -25,24 +25,33 @@ class Progress(Transactions):
         has_on_evict: bool | None = None,
     ) -> bool:
         """The gang reported a step, metrics, or that it can answer an eviction; None leaves what was known."""
-        values = {"reported_step": step, "metrics": metrics and dict(metrics), "has_on_evict": has_on_evict}
+        return self.progressed_all(fence, [(run_id, attempt, step, metrics, has_on_evict)])[0]
+
+    def progressed_all(
+        self, fence: Fence, marks: Sequence[tuple[str, int, int | None, Mapping[str, float] | None, bool | None]]
+    ) -> list[bool]:
+        """`progressed` of each (run, attempt, step, metrics, can answer an eviction), in one transaction."""
         with self.transaction(at="ledger.progressed", fence=fence) as connection:
-            return _note(connection, run_id, attempt, values)
+            return [
+                _note(
+                    connection,
+                    run_id,
+                    attempt,
+                    {"reported_step": step, "metrics": metrics and dict(metrics), "has_on_evict": has_on_evict},
+                )
+                for run_id, attempt, step, metrics, has_on_evict in marks
+            ]
 
     def committed(
         self, fence: Fence, run_id: str, attempt: int, *, at: float, step: int, seconds: float | None
     ) -> bool:
         """A checkpoint of `step` was committed at `at`; the attempt's first one ends its minimum run time."""
-        columns = _gangs.c
-        newest = sa.or_(columns.last_commit_at.is_(None), columns.last_commit_at <= at)
-        values = {
-            "first_commit_at": sa.func.coalesce(columns.first_commit_at, at),
-            "last_commit_at": at,
-            "last_step": step,
-            "checkpoint_seconds": seconds,
-        }
+        return self.committed_all(fence, [(run_id, attempt, at, step, seconds)])[0]
+
+    def committed_all(self, fence: Fence, marks: Sequence[tuple[str, int, float, int, float | None]]) -> list[bool]:
+        """`committed` of each (run, attempt, time, step, seconds), in one transaction."""
         with self.transaction(at="ledger.committed", fence=fence) as connection:
-            return _note(connection, run_id, attempt, values, newest)
+            return [_commit(connection, *mark) for mark in marks]
 
     def timed(
         self,
@@ -54,9 +63,27 @@ class Progress(Transactions):
         restart_seconds: float | None = None,
     ) -> bool:
         """Measured: notice to devices free, and claim to first step."""
-        values = {"checkpoint_seconds": checkpoint_seconds, "restart_seconds": restart_seconds}
+        return self.timed_all(fence, [(run_id, attempt, checkpoint_seconds, restart_seconds)])[0]
+
+    def timed_all(self, fence: Fence, marks: Sequence[tuple[str, int, float | None, float | None]]) -> list[bool]:
+        """`timed` of each (run, attempt, notice to devices free, claim to first step), in one transaction."""
         with self.transaction(at="ledger.timed", fence=fence) as connection:
-            return _note(connection, run_id, attempt, values)
+            return [
+                _note(connection, run_id, attempt, {"checkpoint_seconds": left, "restart_seconds": begun})
+                for run_id, attempt, left, begun in marks
+            ]
+
+
+def _commit(connection: sa.Connection, run_id: str, attempt: int, at: float, step: int, seconds: float | None) -> bool:
+    columns = _gangs.c
+    newest = sa.or_(columns.last_commit_at.is_(None), columns.last_commit_at <= at)
+    values = {
+        "first_commit_at": sa.func.coalesce(columns.first_commit_at, at),
+        "last_commit_at": at,
+        "last_step": step,
+        "checkpoint_seconds": seconds,
+    }
+    return _note(connection, run_id, attempt, values, newest)
 
 
 def _note(

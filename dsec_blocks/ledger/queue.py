@@ -6,7 +6,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from dsec_blocks.ledger import arrivals, schema
-from dsec_blocks.ledger.rows import chunks, gang_of, insert_new, request_text, row_of
+from dsec_blocks.ledger.rows import GANG_COLUMNS, chunks, gang_of, gangs_of, insert_new, request_text, row_of
 from dsec_blocks.ledger.transaction import Fence, Transactions
 from dsec_blocks.model.gangs import Gang, GangState
 
@@ -63,8 +63,16 @@ class Queue(Transactions):
     def gang(self, run_id: str) -> Gang | None:
         """The gang of one flow run, None if the ledger does not know it."""
         with self.reading() as connection:
-            row = connection.execute(sa.select(_gangs).where(_gangs.c.run_id == run_id)).mappings().one_or_none()
+            row = connection.execute(sa.select(*GANG_COLUMNS).where(_gangs.c.run_id == run_id)).one_or_none()
         return None if row is None else gang_of(row)
+
+    def named(self, run_ids: Collection[str]) -> dict[str, Gang]:
+        """Those of the runs that the ledger knows, by id."""
+        found: list[Gang] = []
+        with self.reading() as connection:
+            for some in chunks(sorted(run_ids)):
+                found += gangs_of(connection.execute(sa.select(*GANG_COLUMNS).where(_gangs.c.run_id.in_(some))).all())
+        return {gang.run_id: gang for gang in found}
 
     def states(self, run_ids: Sequence[str]) -> dict[str, GangState]:
         """The states of those of the runs that the ledger knows."""
@@ -77,11 +85,11 @@ class Queue(Transactions):
 
     def gangs(self, pool: str, states: Collection[GangState] | None = None) -> list[Gang]:
         """Gangs of `pool` in `states` (all if None), first submitted first."""
-        query = sa.select(_gangs).where(_gangs.c.pool == pool).order_by(_gangs.c.submitted_at, _gangs.c.run_id)
+        query = sa.select(*GANG_COLUMNS).where(_gangs.c.pool == pool).order_by(_gangs.c.submitted_at, _gangs.c.run_id)
         if states is not None:
             query = query.where(_gangs.c.state.in_(sorted(states)))
         with self.reading() as connection:
-            return [gang_of(row) for row in connection.execute(query).mappings()]
+            return gangs_of(connection.execute(query).all())
 
     def forget_waiting(self, fence: Fence, run_ids: Collection[str]) -> None:
         """End gangs that wait here while their runs were cancelled, deleted or completed elsewhere."""

@@ -5,17 +5,15 @@ Turn 0 holds the device, turn 1 is promised behind it and becomes turn 0 in the 
 """
 
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import sqlalchemy as sa
-from sqlalchemy.exc import IntegrityError
 
 from dsec_blocks.ledger import schema
 from dsec_blocks.ledger.transaction import Transactions
 from dsec_blocks.ledger.usage import charge, models_of
-from dsec_blocks.model.errors import ReservationConflict
-from dsec_blocks.model.gangs import GangState, Placement
+from dsec_blocks.model.bulk import builder, nothing_is_garbage
 
 _rows = schema.reservations
 _gangs = schema.gangs
@@ -34,6 +32,9 @@ class Holding:
     expires_at: float | None
 
 
+_holding = builder(Holding)
+
+
 class Reservations(Transactions):
     """Reading them; they are written only as part of a gang's own transitions."""
 
@@ -42,69 +43,17 @@ class Reservations(Transactions):
         columns = (_rows.c.device, _rows.c.turn, _rows.c.run_id, _rows.c.attempt, _rows.c.node, _rows.c.state)
         query = sa.select(*columns, _gangs.c.expires_at).join_from(_rows, _gangs).where(_rows.c.pool == pool)
         with self.reading() as connection:
-            rows = connection.execute(query.order_by(_rows.c.device, _rows.c.turn)).mappings()
-            return [Holding(**row) for row in rows]
+            rows = connection.execute(query.order_by(_rows.c.device, _rows.c.turn)).all()
+        with nothing_is_garbage():
+            return [_holding(*row) for row in rows]
 
 
-def hold(
-    connection: sa.Connection,
-    *,
-    pool: str,
-    run_id: str,
-    attempt: int,
-    placement: Placement,
-    victims: Collection[str],
-    now: float,
-) -> None:
-    """Reserve every device of `placement`, behind its holder only if that gang is leaving or is one of `victims`.
-
-    Raises `ReservationConflict`, naming the first device that cannot be had; the caller's transaction undoes the rest.
-    """
-    wanted = sorted((uuid, member.node) for member in placement.members for uuid in member.devices)
-    if len({uuid for uuid, _node in wanted}) < len(wanted):
-        raise ReservationConflict(f"run {run_id}: its placement names a device twice; nothing was reserved")
-    if not wanted:
-        return
-    holders = {
-        row.device: row
-        for row in connection.execute(
-            sa.select(_rows.c.device, _rows.c.run_id, _gangs.c.state)
-            .join_from(_rows, _gangs)
-            .where(_rows.c.device.in_([uuid for uuid, _node in wanted]), _rows.c.turn == 0)
-            .with_for_update(of=_rows)
-        )
-    }
-    rows = []
-    for uuid, node in wanted:
-        holder = holders.get(uuid)
-        if holder is not None and holder.state != GangState.EVICTING and holder.run_id not in victims:
-            raise ReservationConflict(
-                f"run {run_id}: device {uuid} on {node} is held by run {holder.run_id}; nothing was reserved"
-            )
-        rows.append(
-            {
-                "device": uuid,
-                "turn": 0 if holder is None else 1,
-                "run_id": run_id,
-                "attempt": attempt,
-                "pool": pool,
-                "node": node,
-                "state": "reserved",
-                "charged_until": now if holder is None else None,
-            }
-        )
-    try:
-        connection.execute(sa.insert(_rows), rows)
-    except IntegrityError:
-        raise ReservationConflict(
-            f"run {run_id}: a device it needs was taken by, or is promised to, another gang; nothing was reserved"
-        ) from None
-
-
-def bind(connection: sa.Connection, *, run_id: str, attempt: int) -> None:
-    """The gang's user code runs: its reservations no longer expire."""
-    mine = (_rows.c.run_id == run_id, _rows.c.attempt == attempt)
-    connection.execute(sa.update(_rows).where(*mine).values(state="bound"))
+def bind(connection: sa.Connection, attempts: Sequence[tuple[str, int]]) -> None:
+    """The user code of these (run, attempt) runs: their reservations no longer expire."""
+    mine = (_rows.c.run_id == sa.bindparam("run"), _rows.c.attempt == sa.bindparam("of_attempt"))
+    if attempts:
+        rows = [{"run": run_id, "of_attempt": attempt} for run_id, attempt in attempts]
+        connection.execute(sa.update(_rows).where(*mine).values(state="bound"), rows)
 
 
 def release(connection: sa.Connection, *, pool: str, team: str, run_id: str, attempt: int, now: float) -> None:

@@ -1,20 +1,43 @@
 """Values as rows and back, and writing rows that may exist already.
 
-A request is kept as canonical text, so that equal ones are parsed once and compared as text.
+A request is kept as canonical text, so that equal ones are parsed once and compared as text. A leader reads every gang
+of its pool before each plan, so a row costs as little as it can: the database hands out nested values as their text,
+and what is empty, as most are, is not parsed at all.
 """
 
+import dataclasses
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
+from dsec_blocks.ledger import schema
+from dsec_blocks.model.bulk import builder, nothing_is_garbage
+from dsec_blocks.model.errors import LedgerError
 from dsec_blocks.model.gangs import Gang, GangState, Placement
 from dsec_blocks.model.requests import GangRequest
 
 _Item = TypeVar("_Item")
+
+_GANG_FIELDS = tuple(field.name for field in dataclasses.fields(Gang))
+_RUN_ID, _REQUEST, _STATE, _TAGS, _PLACEMENT = map(
+    _GANG_FIELDS.index, ("run_id", "request", "state", "tags", "placement")
+)
+_MAPPINGS = tuple(map(_GANG_FIELDS.index, ("metrics", "launch", "outcome")))
+_STATES = {state.value: state for state in GangState}
+_gang = builder(Gang)
+_parsed = json.JSONDecoder().decode
+
+
+def _read(column: sa.Column[Any]) -> sa.ColumnElement[Any]:
+    return sa.cast(column, sa.Text).label(column.name) if isinstance(column.type, sa.JSON) else column
+
+
+GANG_COLUMNS = tuple(_read(schema.gangs.c[name]) for name in _GANG_FIELDS)
+"""What `gang_of` reads, in its order: on either database nested values come as text."""
 
 CHUNK = 500
 """Values in one IN list: far below what either database takes."""
@@ -39,15 +62,39 @@ def upsert(connection: sa.Connection, table: sa.Table, rows: Sequence[Mapping[st
     connection.execute(insert.on_conflict_do_update(index_elements=key, set_=changed), list(rows))
 
 
-def gang_of(row: Mapping[Any, Any]) -> Gang:
-    """The gang that a row of `gangs` stands for."""
-    fields = dict(row)
-    fields["request"] = _request(fields["request"])
-    fields["state"] = GangState(fields["state"])
-    fields["tags"] = tuple(fields["tags"] or ())
-    if fields["placement"] is not None:
-        fields["placement"] = Placement.from_json(fields["placement"])
-    return Gang(**fields)
+def gangs_of(rows: Iterable[Sequence[Any]]) -> list[Gang]:
+    """The gangs that rows of `GANG_COLUMNS` stand for.
+
+    Raises `LedgerError` naming the run and the column whose value cannot be what this ledger wrote.
+    """
+    with nothing_is_garbage():
+        return [gang_of(row) for row in rows]
+
+
+def gang_of(row: Sequence[Any]) -> Gang:
+    """The gang that one row of `GANG_COLUMNS` stands for. Raises `LedgerError` as `gangs_of` does."""
+    values = list(row)
+    at = _REQUEST
+    try:
+        values[at] = request_of_text(values[at])
+        at = _STATE
+        values[at] = _STATES[values[at]]
+        for at in _MAPPINGS:
+            text = values[at]
+            values[at] = {} if text == "{}" else _mapping(text)
+        at = _TAGS
+        text = values[at]
+        values[at] = () if text is None or text == "[]" else tuple(_parsed(text))
+        at = _PLACEMENT
+        text = values[at]
+        if text is not None:
+            values[at] = Placement.from_json(_parsed(text))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise LedgerError(
+            f"run {values[_RUN_ID]}: its row in the ledger is damaged: {_GANG_FIELDS[at]} cannot be read ({error!r}); "
+            "restore a backup (`dsec ledger backup` made it)"
+        ) from error
+    return _gang(*values)
 
 
 def row_of(gang: Gang) -> dict[str, Any]:
@@ -84,6 +131,14 @@ def _insert(connection: sa.Connection, table: sa.Table) -> Any:
     return (postgresql if connection.dialect.name == "postgresql" else sqlite).insert(table)
 
 
-@lru_cache(maxsize=4096)
-def _request(text: str) -> GangRequest:
-    return GangRequest.from_json(json.loads(text))
+@lru_cache(maxsize=16_384)
+def request_of_text(text: str) -> GangRequest:
+    """The request that `request_text` wrote; raises what its reader does for any other text."""
+    return GangRequest.from_json(_parsed(text))
+
+
+def _mapping(text: str) -> dict[str, Any]:
+    found = _parsed(text)
+    if not isinstance(found, dict):
+        raise TypeError(f"{text[:40]} is no mapping")
+    return found

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 
 from dsec_blocks.ledger import Fence, Ledger
 from tests.fixtures.clock import ManualClock
@@ -48,3 +49,23 @@ def statements(ledger: Ledger) -> Callable[[str], None]:
             connection.exec_driver_sql(sql)
 
     return run
+
+
+@pytest.fixture
+def statements_of(ledger: Ledger) -> Callable[[Callable[[], None]], list[str]]:
+    """The statements that the ledger sends to its database while something is done."""
+
+    def told(act: Callable[[], None]) -> list[str]:
+        found: list[str] = []
+
+        def note(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+            found.append(statement)
+
+        sa.event.listen(ledger._engine, "before_cursor_execute", note)
+        try:
+            act()
+        finally:
+            sa.event.remove(ledger._engine, "before_cursor_execute", note)
+        return found
+
+    return told

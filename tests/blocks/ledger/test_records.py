@@ -1,12 +1,13 @@
 """Teams, nodes, shadows, decisions and wishes are kept as they were written."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
 from dsec_blocks.ledger import Decision, Fence, Ledger
 from dsec_blocks.model.devices import Device, Health, Node
-from dsec_blocks.model.errors import LedgerError, UnknownTeam
+from dsec_blocks.model.errors import Fenced, LedgerError, UnknownTeam
 from dsec_blocks.model.teams import Team
 from tests.blocks.ledger.gangs import POOL
 from tests.fixtures.clock import ManualClock
@@ -86,6 +87,55 @@ def test_nodes_are_replaced_as_a_whole(ledger: Ledger, fence: Fence) -> None:
     assert ledger.nodes("other") == ()
     ledger.put_nodes(fence, ())
     assert ledger.nodes(POOL) == ()
+
+
+def test_of_nodes_only_what_changed_is_written(
+    ledger: Ledger, fence: Fence, statements_of: Callable[[Callable[[], None]], list[str]]
+) -> None:
+    many = [*NODES, *(replace(NODES[1], name=f"m{n}") for n in range(20))]
+    ledger.put_nodes(fence, many)
+    assert _writes(statements_of(lambda: ledger.put_nodes(fence, list(reversed(many))))) == []
+
+    frozen = replace(NODES[0], devices=(replace(DEVICE, health=Health.FROZEN), NODES[0].devices[1]))
+    changed = [frozen, replace(NODES[1], schedulable=True), *many[2:]]
+    written = statements_of(lambda: ledger.put_nodes(fence, changed))
+    assert [text.split()[2] for text in _writes(written)] == ["nodes", "devices"]
+    assert {node.name: node for node in ledger.nodes(POOL)} == {node.name: node for node in changed}
+
+
+def test_nodes_are_right_after_another_leader_wrote_them(ledger: Ledger, fence: Fence, ledger_url: str) -> None:
+    ledger.put_nodes(fence, NODES)
+    ledger.resign(fence)
+    successors = Ledger.open(ledger_url, clock=ManualClock())
+    successor = successors.take_lease(POOL, "successor", seen=None)
+    assert successor is not None
+    successors.put_nodes(successor, [replace(NODES[1], labels={})])
+    successors.resign(successor)
+    successors.close()
+    again = ledger.take_lease(POOL, "leader", seen=None)
+    assert again is not None
+    with pytest.raises(Fenced):
+        ledger.put_nodes(fence, NODES)
+    ledger.put_nodes(again, NODES)
+    assert ledger.nodes(POOL) == NODES
+
+
+def test_a_device_may_move_to_another_node(ledger: Ledger, fence: Fence) -> None:
+    ledger.put_nodes(fence, NODES)
+    moved = (replace(NODES[1], devices=(replace(DEVICE, node="n2"),)),)
+    ledger.put_nodes(fence, moved)
+    assert ledger.nodes(POOL) == moved
+
+
+def test_a_device_on_two_nodes_is_refused_by_name(ledger: Ledger, fence: Fence) -> None:
+    twice = (NODES[0], replace(NODES[1], devices=(replace(DEVICE, node="n2"),)))
+    with pytest.raises(LedgerError, match="device GPU-1 is on node n1 and on node n2: a device has one place"):
+        ledger.put_nodes(fence, twice)
+    assert ledger.nodes(POOL) == ()
+
+
+def _writes(statements: list[str]) -> list[str]:
+    return [text for text in statements if text.startswith(("INSERT", "DELETE"))]
 
 
 def test_shadows_are_replaced_as_a_whole(ledger: Ledger, fence: Fence) -> None:

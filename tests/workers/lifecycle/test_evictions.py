@@ -5,7 +5,7 @@ import pytest
 from dsec_blocks.ledger import Holding
 from dsec_blocks.model.gangs import GangState
 from dsec_workers.clusters.protocol import GangKey
-from dsec_workers.lifecycle.evictions import blockers_of, on_their_way
+from dsec_workers.lifecycle.evictions import blockers, on_their_way
 from tests.workers.lifecycle.records import gang
 
 KEY = GangKey("victim", 1)
@@ -20,8 +20,7 @@ def test_blockers_are_those_that_hold_what_is_promised() -> None:
         _holding("a", 0, "victim"), _holding("a", 1, "urgent"),
         _holding("b", 0, "urgent"), _holding("c", 0, "bystander"),
     ]  # fmt: skip
-    assert blockers_of("urgent", holdings) == {"victim"}
-    assert blockers_of("bystander", holdings) == set()
+    assert blockers(holdings) == {"urgent": {"victim"}}
 
 
 @pytest.mark.parametrize(

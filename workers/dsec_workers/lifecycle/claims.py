@@ -47,7 +47,7 @@ async def claim(term: Term, run_id: str, hold_start: bool) -> None:
         if pending is None:
             return
         user_retries = gang.user_retries if gang.user_retries is not None else run.retries
-        await term.write(term.ledger.claimed, run_id, gang.attempt, user_retries=user_retries)
+        await term.mark(term.ledger.claimed_all, run_id, gang.attempt, user_retries)
         term.metrics.claimed(gang, term.clock.now())
     else:
         user_retries = gang.user_retries
@@ -208,7 +208,7 @@ async def _launch(term: Term, gang: Gang, run: Run, settings: LaunchSettings, ho
         backoff = min(LONGEST_START_BACKOFF_SECONDS, START_BACKOFF_SECONDS * 2 ** min(gang.attempt - 1, 6))
         await undo(term, gang, run, why=f"start failed: {error}", not_before=term.clock.now() + backoff)
         return
-    await term.write(term.ledger.launched, gang.run_id, gang.attempt, dict(launch))
+    await term.mark(term.ledger.launched_all, gang.run_id, gang.attempt, dict(launch))
     term.decide("launch", "launched", run_id=gang.run_id, detail={"attempt": gang.attempt, "held": hold_start})
 
 

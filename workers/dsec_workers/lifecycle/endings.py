@@ -145,14 +145,8 @@ async def settle(term: Term, gang: Gang) -> None:
                 term.ring()
                 return
         not_before = term.clock.now() + verdict.backoff_seconds if verdict.backoff_seconds else None
-        await term.write(
-            term.ledger.requeue,
-            gang.run_id,
-            gang.attempt,
-            evicted=verdict.evicted,
-            infrastructure=verdict.infrastructure,
-            not_before=not_before,
-        )
+        attempt, infrastructure = (gang.run_id, gang.attempt), verdict.infrastructure
+        await term.mark(term.ledger.requeue_all, *attempt, verdict.evicted, infrastructure, not_before)
         outcome, detail = "requeued", verdict.message
         term.runs.pop(gang.run_id, None)
         term.told.pop(gang.run_id, None)
@@ -166,7 +160,7 @@ async def settle(term: Term, gang: Gang) -> None:
             assert isinstance(verdict, Keep)
             outcome = verdict.final_state
         detail = str(gang.outcome.get("kind"))
-        await term.write(term.ledger.end, gang.run_id, gang.attempt, final_state=outcome)
+        await term.mark(term.ledger.end_all, gang.run_id, gang.attempt, outcome)
         term.forget(gang.run_id)
     term.forget_attempt(key_of(gang))
     await term.cluster.forget(key_of(gang))

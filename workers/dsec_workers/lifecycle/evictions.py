@@ -21,10 +21,14 @@ HEAD_START_SECONDS = 2.0
 """A preemptor is prepared this long before its victims' deadline, whether they have answered or not."""
 
 
-def blockers_of(run_id: str, holdings: Sequence[Holding]) -> set[str]:
-    """The gangs that still hold devices that are promised to `run_id`."""
-    promised = {holding.device for holding in holdings if holding.run_id == run_id and holding.turn > 0}
-    return {h.run_id for h in holdings if h.turn == 0 and h.device in promised}
+def blockers(holdings: Sequence[Holding]) -> dict[str, set[str]]:
+    """By gang that is promised devices: the gangs that still hold them."""
+    holders = {holding.device: holding.run_id for holding in holdings if holding.turn == 0}
+    found: dict[str, set[str]] = {}
+    for holding in holdings:
+        if holding.turn > 0 and holding.device in holders:
+            found.setdefault(holding.run_id, set()).add(holders[holding.device])
+    return found
 
 
 def on_their_way(
@@ -59,7 +63,7 @@ async def notify(term: Term, gang: Gang, reason: str, kind: NoticeKind = NoticeK
     if gang.launched_at is None and not gang.launch:
         await term.cluster.stop(key, 0.0)  # a launch whose answer was lost may have left processes
         outcome = {"kind": "evicted", "at": term.clock.now(), "reason": reason, "flow_exit": None}
-        await term.write(term.ledger.leave, gang.run_id, gang.attempt, outcome)
+        await term.mark(term.ledger.leave_all, gang.run_id, gang.attempt, outcome)
         return
     now = term.clock.now()
     notice = Notice(kind=kind, reason=reason, deadline=now + gang.request.grace_seconds, attempt=gang.attempt)

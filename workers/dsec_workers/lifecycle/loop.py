@@ -83,16 +83,16 @@ class Loop:
         now = term.clock.now()
         gangs = {gang.run_id: gang for gang in await term.read(term.ledger.gangs, term.pool, _UNDER_WAY)}
         if any(gang.state is GangState.RESERVED for gang in gangs.values()):
-            holdings = await term.read(term.ledger.holders, term.pool)
+            blocked = evictions.blockers(await term.read(term.ledger.holders, term.pool))
         else:
-            holdings = []
+            blocked = {}
         reasons: dict[str, str] = {}
         if any(gang.state is GangState.EVICTING and key_of(gang) not in term.notices for gang in gangs.values()):
             reasons = {e.run_id: e.why for e in await term.read(term.ledger.evictions, term.pool)}
         for gang in gangs.values():
             match gang.state:
                 case GangState.RESERVED:
-                    blockers = evictions.blockers_of(gang.run_id, holdings)
+                    blockers = blocked.get(gang.run_id, set())
                     if evictions.on_their_way(
                         blockers, gangs, answered=term.leaving_soon, deadlines=term.leave_by, now=term.steady()
                     ):

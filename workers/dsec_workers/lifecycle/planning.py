@@ -6,10 +6,11 @@ from typing import Any, Protocol
 
 from dsec_blocks.ledger import ACTIVE, SHADOW, Inventory, PolicyRecord
 from dsec_blocks.model.devices import Node
-from dsec_blocks.model.errors import InvalidRequest, ReservationConflict
+from dsec_blocks.model.errors import InvalidRequest
 from dsec_blocks.model.gangs import Gang, GangState
 from dsec_blocks.model.reasons import Reason, ReasonCode
-from dsec_workers.lifecycle import claims, evictions, growing, reasons, recalling
+from dsec_workers.lifecycle import growing, reasons, recalling
+from dsec_workers.lifecycle.admissions import Admissions, Spent
 from dsec_workers.lifecycle.data_distance import NOTHING_KNOWN, DataDistance, believed
 from dsec_workers.lifecycle.intake import Intake
 from dsec_workers.lifecycle.orders import Orders
@@ -17,8 +18,8 @@ from dsec_workers.lifecycle.records import evicted_lately, queued, snapshot_of
 from dsec_workers.lifecycle.rules import policy_of
 from dsec_workers.lifecycle.run_limits import Room
 from dsec_workers.lifecycle.shadow_policy import ShadowPolicy
-from dsec_workers.lifecycle.term import Term, key_of
-from dsec_workers.scheduling.decisions import Admit, Hold, Move, Plan, Resize, Shadow, Victim
+from dsec_workers.lifecycle.term import Term
+from dsec_workers.scheduling.decisions import Hold, Plan, Shadow
 from dsec_workers.scheduling.memory import Memory
 from dsec_workers.scheduling.policy import Policy
 from dsec_workers.scheduling.snapshot import QueuedGang, Snapshot
@@ -39,18 +40,6 @@ class Planner(Protocol):
     ) -> Plan:
         """The decisions of one cycle."""
         ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spent:
-    """Where a cycle's time went, for the decision log: `began` is monotonic."""
-
-    began: float
-    plan_seconds: float
-
-    def until(self, now: float) -> dict[str, float]:
-        """What is not planning is the ledger: reading it, and the admissions so far."""
-        return {"plan": round(self.plan_seconds, 6), "ledger": round(now - self.began - self.plan_seconds, 6)}
 
 
 @dataclass(kw_only=True)
@@ -96,11 +85,11 @@ class Planning:
         spent = Spent(began=began, plan_seconds=term.clock.monotonic() - planned)
         recalling.wake_in_time(term, snapshot, plan, self.policy, now)
         await term.write(term.ledger.put_shadows, [_shadow_row(shadow) for shadow in plan.shadows])
-        for admit in plan.admits:
-            if room.holds(gangs[admit.run_id], admit):
-                await self._admit(term, admit, plan, gangs, spent)
-            else:
-                term.wake.ring()  # the next cycle tells it why
+        started = [admit for admit in plan.admits if room.holds(gangs[admit.run_id], admit)]
+        if len(started) < len(plan.admits):
+            term.wake.ring()  # the next cycle tells the others why
+        admissions = Admissions(term, plan=plan, gangs=gangs, spent=spent, data=self.data, overrides=self.overrides)
+        await admissions.carry_out(started)
         await recalling.begin(term, plan, gangs)
         await growing.begin(term, plan, gangs)
         await reasons.tell(term, refused, plan.holds, gangs)
@@ -216,57 +205,6 @@ class Planning:
             policy_version=str(record.version),
         )
         return policy
-
-    async def _admit(self, term: Term, admit: Admit, plan: Plan, gangs: Mapping[str, Gang], spent: Spent) -> None:
-        now = term.clock.now()
-        # Who is to move or to shrink goes the way of an eviction, and is admitted again where the plan saw room.
-        leaving: list[Victim | Move | Resize] = [*admit.victims, *admit.moves, *admit.resizes]
-        victims = [each.run_id for each in leaving]
-        grace = max([0.0, *(gangs[run_id].request.grace_seconds for run_id in victims if run_id in gangs)])
-        gang = gangs[admit.run_id]
-        try:
-            admitted = await term.write(
-                term.ledger.admit,
-                admit.run_id,
-                admit.placement,
-                victims=victims,
-                expires_at=now + grace + term.settings.reservation_seconds,
-                why=f"Preempted by {gang.name} (team {gang.team}, priority {gang.request.priority})",
-                costs={each.run_id: each.cost for each in leaving},
-                lifted=admit.run_id in plan.lifted,
-                conditional_until=plan.conditional.get(admit.run_id),
-            )
-        except ReservationConflict as error:
-            # Something changed since the snapshot; the next cycle sees it.
-            term.log.info("%s was not admitted: %s", admit.run_id, error)
-            term.wake.ring()
-            return
-        term.admitted_at[key_of(admitted)] = now
-        if admit.run_id in self.overrides:
-            await term.write(term.ledger.fulfil, self.overrides[admit.run_id], "admitted")
-        detail: dict[str, Any] = {
-            "placement": admit.placement.to_json(),
-            "victims": [asdict(victim) for victim in admit.victims],
-            "optimal": admit.optimal,
-            "seconds": spent.until(term.clock.monotonic()),
-        }
-        if gang.request.inputs:
-            nodes = [member.node for member in admit.placement.members]
-            detail["data"] = self.data.on(gang.request.inputs, nodes)
-        term.decide(
-            "plan", "admit", run_id=admit.run_id, why=admit.why, detail=detail, policy_version=plan.policy_version
-        )
-        if victims:
-            for run_id in victims:
-                victim = await term.read(term.ledger.gang, run_id)
-                if victim is not None and victim.state is GangState.EVICTING:
-                    why = f"Preempted by {gang.name} (team {gang.team}, priority {gang.request.priority})"
-                    term.errands.start(f"notice:{run_id}", "notice", evictions.notify, term, victim, why)
-        else:
-            # Who waits for nobody took free devices; asking for all holdings once a gang is quadratic.
-            holdings = await term.read(term.ledger.holders, term.pool) if admit.waits_for else []
-            if not evictions.blockers_of(admit.run_id, holdings):
-                term.errands.start(admit.run_id, "claim", claims.claim, term, admit.run_id, False)
 
 
 def _shadow_row(shadow: Shadow) -> dict[str, Any]:

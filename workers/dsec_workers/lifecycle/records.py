@@ -9,6 +9,7 @@ from typing import Any
 
 from dsec_blocks.ledger import Arrivals, Eviction, Holding
 from dsec_blocks.ledger.arrivals import request_of
+from dsec_blocks.model.bulk import builder
 from dsec_blocks.model.devices import Node
 from dsec_blocks.model.gangs import HOLDING_STATES, Gang, GangState
 from dsec_blocks.model.teams import Team
@@ -18,13 +19,14 @@ from dsec_workers.scheduling.shapes import MemberShape, member_shape
 from dsec_workers.scheduling.snapshot import QueuedGang, RunningGang, Snapshot, build_snapshot
 
 NOBODY_ARRIVED = Arrivals()
+_queued, _running = builder(QueuedGang), builder(RunningGang)
 
 
 def queued(
     gang: Gang, evicted_for: tuple[str, ...] = (), seconds_saved: tuple[tuple[str, float], ...] = ()
 ) -> QueuedGang:
     """The waiting gang as the planner sees it; `evicted_for` are the gangs it was ever evicted for."""
-    return QueuedGang(
+    return _queued(
         run_id=gang.run_id,
         team=gang.team,
         request=gang.request,
@@ -67,7 +69,7 @@ def running_gang(
         )
         placement = replace(placement, members=members)
     started_at = gang.launched_at or gang.admitted_at or gang.eligible_at
-    return RunningGang(
+    return _running(
         run_id=gang.run_id,
         team=gang.team,
         request=gang.request,

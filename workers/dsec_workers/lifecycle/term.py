@@ -5,7 +5,7 @@ notice. What must survive is in the ledger, under the term's fence.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -22,6 +22,7 @@ from dsec_blocks.model.notices import Notice
 from dsec_blocks.model.reasons import Reason
 from dsec_workers.clusters.protocol import Cluster, GangKey, Known
 from dsec_workers.lifecycle.errands import Errands
+from dsec_workers.lifecycle.together import Together
 from dsec_workers.lifecycle.wakeups import Wake
 from dsec_workers.metrics import WorkerMetrics
 from dsec_workers.prefect_api import PrefectApi, Run
@@ -125,6 +126,8 @@ class Term:
     """Runs whose report is still to be published, each with how often that was tried."""
     last_words: set[GangKey] = field(default_factory=set)
     """Attempts that are over and whose last output may not have been shipped."""
+    groups: dict[Callable[..., Any], Together] = field(default_factory=dict)
+    """Marks that wait to be written with others, by the ledger's method."""
     yielding_since: float | None = None
     published_map: list[dict[str, Any]] | None = None
     _began: tuple[float, float] = field(init=False)
@@ -145,6 +148,16 @@ class Term:
         """Call a ledger method that takes the fence first, in a thread."""
         return await anyio.to_thread.run_sync(partial(method, self.fence, *args, **kwargs))
 
+    async def mark(self, method: Callable[..., Sequence[_T | Exception]], *values: Any) -> _T:
+        """Write one gang's `values` by a ledger method that takes many gangs', with whatever else comes at this moment.
+
+        Raises what `method` answers for this gang if that is an error, and what it raises for all.
+        """
+        if method not in self.groups:
+            self.groups[method] = Together(partial(self.write, method))
+        found: _T = await self.groups[method].add(values)
+        return found
+
     def ring(self) -> None:
         """Something happened: both steps look again."""
         self.wake.ring()
@@ -161,20 +174,37 @@ class Term:
         policy_version: str = "",
     ) -> None:
         """Put an entry into the decision log; `log_decisions` writes what was put, many in one transaction."""
-        gang = self.gangs.get(run_id or "")
-        self.metrics.decided(stage, outcome, team="" if gang is None else gang.team, detail=detail)
-        self.decisions.append(
-            Decision(
-                at=self.clock.now(),
-                pool=self.pool,
-                run_id=run_id,
-                stage=stage,
-                outcome=outcome,
-                why=why,
-                detail=dict(detail),
-                policy_version=policy_version,
-            )
+        entry = self.entry(stage, outcome, run_id=run_id, why=why, detail=detail, policy_version=policy_version)
+        self.count(entry)
+        self.decisions.append(entry)
+
+    def entry(
+        self,
+        stage: str,
+        outcome: str,
+        *,
+        run_id: str | None = None,
+        why: str = "",
+        detail: Mapping[str, Any] = {},
+        policy_version: str = "",
+    ) -> Decision:
+        """An entry of this moment, for whoever writes it with what it tells of; `count` it once it is written."""
+        return Decision(
+            at=self.clock.now(),
+            pool=self.pool,
+            run_id=run_id,
+            stage=stage,
+            outcome=outcome,
+            why=why,
+            detail=dict(detail),
+            policy_version=policy_version,
         )
+
+    def count(self, entry: Decision) -> None:
+        """The metrics of a decision."""
+        gang = self.gangs.get(entry.run_id or "")
+        team = "" if gang is None else gang.team
+        self.metrics.decided(entry.stage, entry.outcome, team=team, detail=entry.detail)
 
     async def log_decisions(self) -> None:
         """Write the decisions put since the last time."""
