@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from math import inf
 from typing import Any, Protocol
 
 from dsec_blocks.ledger import ACTIVE, SHADOW, Inventory, PolicyRecord
@@ -78,7 +79,7 @@ class Planning:
         self.overrides = dict(orders.to_admit)
         await self._look_for_data(term, waiting, now)
         room = intake.limits.room(gangs.values(), term.cluster.allowance(gangs, term.manifests))
-        queue, refused = self._queue(term, intake, waiting, preemptors, room)
+        queue, refused = self._queue(term, intake, waiting, preemptors, room, now)
         snapshot = await self._snapshot(term, gangs, orders, now)
         planned = term.clock.monotonic()
         plan = await self._asked(term, snapshot, queue, now)
@@ -111,6 +112,7 @@ class Planning:
         waiting: Sequence[Gang],
         preemptors: Mapping[str, tuple[str, ...]],
         room: Room,
+        now: float = inf,
     ) -> tuple[list[QueuedGang], list[Hold]]:
         queue, refused = [], []
         for gang in waiting:
@@ -125,7 +127,7 @@ class Planning:
                 refused.append(Hold(run_id=gang.run_id, reason=reason))
             elif gang.run_id not in term.astray and not term.errands.running_for(gang.run_id, "cancel"):
                 saved = self.data.seconds_saved(gang.request.inputs) if gang.request.inputs else ()
-                queue.append(queued(gang, preemptors.get(gang.run_id, ()), saved))
+                queue.append(queued(gang, preemptors.get(gang.run_id, ()), saved, now=now))
         return queue, refused
 
     async def _look_for_data(self, term: Term, waiting: Sequence[Gang], now: float) -> None:

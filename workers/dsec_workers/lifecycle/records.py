@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from math import inf
 from types import MappingProxyType
 from typing import Any
 
@@ -18,23 +19,34 @@ from dsec_workers.scheduling.decisions import Shadow
 from dsec_workers.scheduling.shapes import MemberShape, member_shape
 from dsec_workers.scheduling.snapshot import QueuedGang, RunningGang, Snapshot, build_snapshot
 
+LONGEST_PAUSE_SECONDS = 300.0
+"""Before a gang whose start failed is tried again, or asked for again where the server had put it off."""
 NOBODY_ARRIVED = Arrivals()
 _queued, _running = builder(QueuedGang), builder(RunningGang)
 
 
 def queued(
-    gang: Gang, evicted_for: tuple[str, ...] = (), seconds_saved: tuple[tuple[str, float], ...] = ()
+    gang: Gang,
+    evicted_for: tuple[str, ...] = (),
+    seconds_saved: tuple[tuple[str, float], ...] = (),
+    *,
+    now: float = inf,
 ) -> QueuedGang:
-    """The waiting gang as the planner sees it; `evicted_for` are the gangs it was ever evicted for."""
+    """The waiting gang as the planner sees it; `evicted_for` are the gangs it was ever evicted for.
+
+    Whoever waits has been due, and no pause of ours is longer than the longest: a clock that went back to `now` must
+    not hold a gang for as long as it went back.
+    """
+    not_before = gang.not_before
     return _queued(
         run_id=gang.run_id,
         team=gang.team,
         request=gang.request,
         submitted_at=gang.submitted_at,
-        eligible_at=gang.eligible_at,
+        eligible_at=min(gang.eligible_at, now),
         attempt=gang.attempt,
         evictions=gang.evictions,
-        not_before=gang.not_before,
+        not_before=None if not_before is None else min(not_before, now + LONGEST_PAUSE_SECONDS),
         parent_run_id=gang.parent_run_id,
         checkpoint_seconds=gang.checkpoint_seconds,
         restart_seconds=gang.restart_seconds,
