@@ -89,8 +89,11 @@ class Loop:
         reasons: dict[str, str] = {}
         if any(gang.state is GangState.EVICTING and key_of(gang) not in term.notices for gang in gangs.values()):
             reasons = {e.run_id: e.why for e in await term.read(term.ledger.evictions, term.pool)}
+        expired = {gang.run_id for gang in await term.read(term.ledger.expired, term.pool, term.steady())}
         for gang in gangs.values():
             match gang.state:
+                case GangState.RESERVED if gang.run_id in expired:
+                    term.errands.start(gang.run_id, "expiry", self._expire, gang)
                 case GangState.RESERVED:
                     blockers = blocked.get(gang.run_id, set())
                     if evictions.on_their_way(
@@ -106,8 +109,6 @@ class Loop:
                     term.errands.start(gang.run_id, "ending", endings.settle, term, gang)
                 case _:
                     pass
-        for gang in await term.read(term.ledger.expired, term.pool, term.steady()):
-            term.errands.start(gang.run_id, "expiry", self._expire, gang)
         if self._due("accrue", ACCRUE_SECONDS):
             half_life = self.planning.policy.usage_half_life_seconds
             await term.write(term.ledger.accrue, now, half_life_seconds=half_life)
