@@ -9,9 +9,11 @@ import pytest
 
 from tests.crash.cases import Case
 from tests.crash.play import Outcome, Stage
+from tests.fixtures.disks import small_disk
 from tests.fixtures.forking import Zygote
 from tests.fixtures.prefect import PrefectServer
 
+__all__ = ["small_disk"]
 JOBS = int(os.environ.get("DSEC_CRASH_JOBS") or 3)
 """Cases at a time on two cores: most of a case is waiting."""
 

@@ -2,12 +2,11 @@
 
 import json
 import os
-import resource
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +20,12 @@ from tests.crash.play import Stage
 from tests.crash.sightings import processes_of, resume
 from tests.crash.world import Strike, World
 from tests.fixtures.clock import ManualClock
+from tests.fixtures.disks import SmallDisk
 from tests.fixtures.zygote import CLOCK_FILE, CLOCK_SHIFT
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 DAY = 86_400.0
-ROOM_FOR_A_LOG = 64 * 1024
+LEDGER_DISK_BYTES = 8 * 2**20
 
 
 @pytest.fixture
@@ -168,20 +168,23 @@ def test_a_launch_that_ends_after_its_reservation_expired_starts_nothing_twice(
     judge(world)
 
 
-def test_a_worker_that_cannot_write_its_ledger_goes_on_when_it_can(worlds: Callable[..., World]) -> None:
-    world = worlds(may_repeat=False)
+def test_a_worker_whose_ledger_has_a_full_disk_goes_on_when_there_is_room(
+    worlds: Callable[..., World], small_disk: Callable[[int], SmallDisk]
+) -> None:
+    disk = small_disk(LEDGER_DISK_BYTES)
+    world = worlds(may_repeat=False, ledger_url=f"sqlite:///{disk.path / 'ledger.db'}")
     world.begin()
     run = world.train("run", steps=200, nodes=1, devices_per_node=1)
     world.wait_for_note(run, what="step", step=3)
     worker = world.living[0]
-    _, hard = resource.prlimit(worker.pid, resource.RLIMIT_FSIZE)
-    wal = (world.home / "ledger.db-wal").stat().st_size
-    assert wal > ROOM_FOR_A_LOG, "nothing would fail"
-    resource.prlimit(worker.pid, resource.RLIMIT_FSIZE, (ROOM_FOR_A_LOG, hard))
+    filler = disk.path / "filler"
+    with suppress(OSError), filler.open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
     second = world.train("second", steps=5, nodes=1, devices_per_node=1)
-    time.sleep(4.0)
+    world.wait("its worker to fail", lambda: "database or disk is full" in world.worker_log())
     assert world.gang(second) is None, "its worker could write after all"
-    resource.prlimit(worker.pid, resource.RLIMIT_FSIZE, (hard, hard))
+    filler.unlink()
     world.wait_until_over()
     assert processes.is_alive(worker), "a full disk is no reason to die"
     judge(world)
