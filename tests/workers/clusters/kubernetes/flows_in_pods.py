@@ -39,3 +39,31 @@ def train(steps: int, store: str, notes: str) -> None:
 @flow
 def urgent(notes: str) -> None:
     Path(notes, "urgent").write_text(os.environ["DSEC_RUN_ID"])
+
+
+def until_told(store: str, notes: str, name: str) -> int:
+    checkpoint = run.checkpoints(store, every=50)
+    state = checkpoint.restore({"steps": 0})
+
+    @run.on_evict
+    def snapshot(step: int) -> None:
+        checkpoint.save(step, state)
+
+    for step in run.steps(10_000_000):
+        if agree(Path(notes, f"stop-{name}").exists()):
+            break
+        state["steps"] += 1
+        if run.rank == 0:
+            with Path(notes, f"steps-{name}").open("a") as file:
+                file.write(f"{step}\n")
+        time.sleep(0.1)
+        if run.should_checkpoint():
+            checkpoint.save(step + 1, state)
+    return int(state["steps"])
+
+
+@flow
+def open_ended(store: str, notes: str, name: str) -> None:
+    """Trains until somebody makes the file `stop-NAME`."""
+    Path(notes).mkdir(exist_ok=True)
+    current_gang().run(until_told, store, notes, name)
