@@ -5,14 +5,14 @@ import json
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from benchmarks.kube_plane import Site, last_words
-from benchmarks.kube_shapes import Batch
+from benchmarks.kube_shapes import Batch, Quotas
 from benchmarks.servers import postgres
 
 START_SECONDS = 60.0
@@ -46,34 +46,37 @@ class Observer(Child):
 
     seen: dict[str, dict[str, Any]] = field(default_factory=dict)
 
-    async def until_running(self, batch: Batch, told: Callable[[int], None], *, seconds: float) -> tuple[float, float]:
-        """When the first and the last of the batch's pods were seen Running, in seconds since the epoch.
+    async def until(
+        self, what: str, batches: Sequence[Batch], told: Callable[[int], None], *, seconds: float
+    ) -> dict[str, dict[str, Any]]:
+        """What was seen of each batch once all their pods are `running`, or have `ended`.
 
         Raises `TimeoutError` that says how many were.
         """
         deadline = time.monotonic() + seconds
         while True:
-            found = self.seen.get(batch.name, {"running": 0})
-            told(found["running"])
-            if found["running"] >= batch.pods:
-                return found["first"], found["at"]
+            found = {batch.name: self.seen.get(batch.name, {"running": 0, "ended": 0}) for batch in batches}
+            told(sum(each[what] for each in found.values()))
+            if all(found[batch.name][what] >= batch.pods for batch in batches):
+                return found
             left = deadline - time.monotonic()
             try:
                 self.seen = await self.said(seconds=max(0.0, left))
             except TimeoutError:
-                raise TimeoutError(
-                    f"{found['running']} of {batch.pods} pods of {batch.name} ran within {seconds:.0f} s"
-                ) from None
+                counts = ", ".join(
+                    f"{found[batch.name][what]} of {batch.pods} pods of {batch.name}" for batch in batches
+                )
+                raise TimeoutError(f"{counts} were {what} within {seconds:.0f} s") from None
 
 
 @dataclass(kw_only=True)
 class Engine(Child):
     """Our engine."""
 
-    async def send(self, batch: Batch) -> None:
-        """Give it a batch; comes back when all of it is in the ledger's queue."""
+    async def send(self, batches: Sequence[Batch]) -> None:
+        """Give it batches; comes back when all of them are in the ledger's queue."""
         assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps(asdict(batch)).encode() + b"\n")
+        self.process.stdin.write(json.dumps([asdict(batch) for batch in batches]).encode() + b"\n")
         await self.process.stdin.drain()
         await self.said(seconds=START_SECONDS)
 
@@ -96,14 +99,15 @@ async def observer(here: Site) -> AsyncIterator[Observer]:
 
 
 @asynccontextmanager
-async def engine(here: Site, *, ledger: str) -> AsyncIterator[Engine]:
-    """One that leads, on an empty ledger."""
+async def engine(here: Site, *, ledger: str, quotas: Quotas | None = None) -> AsyncIterator[Engine]:
+    """One that leads, on a ledger with nothing but the teams of `quotas`."""
     with ExitStack() as stack:
         if ledger == "postgres":
             url = stack.enter_context(postgres(here.home / "postgres"))
         else:
             url = f"sqlite:///{here.home}/ledger.db"
-        async with _process(here, "kube_engine", here.plane.kubeconfig, url) as (process, log):
+        told = () if quotas is None else (json.dumps(asdict(quotas)),)
+        async with _process(here, "kube_engine", here.plane.kubeconfig, url, *told) as (process, log):
             ours = Engine(process=process, log=log)
             await ours.said(seconds=START_SECONDS)
             here.pids["ours"] = process.pid

@@ -10,7 +10,7 @@ import datetime
 import json
 import os
 import subprocess
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,13 +22,15 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from benchmarks.kube_plane import AT, NAMESPACE, Site, last_words, until
+from benchmarks.kube_shapes import Quotas
 from benchmarks.servers import free_port
 from dsec_deployments.control_plane import binaries
 
 VERSION = "v0.17.0"
 MODULE = "sigs.k8s.io/kueue"
 LOCAL_QUEUE, CLUSTER_QUEUE, FLAVOR = "bench", "bench", "default"
-GROUP = "/apis/kueue.x-k8s.io/v1beta2"
+VERSIONED = "kueue.x-k8s.io/v1beta2"
+GROUP = f"/apis/{VERSIONED}"
 METRICS_CERTIFICATES = Path("/etc/kueue/metrics/certs")
 QPS, BURST = 500, 1000
 PRIORITIES = (0, 50, 90, 100, 200)
@@ -41,8 +43,8 @@ def priority_class(priority: int) -> str:
 
 
 @asynccontextmanager
-async def manager(here: Site, *, gpus: int) -> AsyncIterator[None]:
-    """A manager that runs and owns one queue for all GPUs, where a higher priority evicts a lower one."""
+async def manager(here: Site, *, gpus: int, quotas: Quotas | None = None) -> AsyncIterator[None]:
+    """A manager that runs and has one queue for all GPUs, or those of `quotas`; higher priorities evict lower ones."""
     program = await asyncio.to_thread(lambda: binaries.provide(("kueue",))["kueue"])
     folder = here.home / "kueue"
     folder.mkdir()
@@ -64,7 +66,7 @@ async def manager(here: Site, *, gpus: int) -> AsyncIterator[None]:
         process = _start(words, log)
         try:
             here.pids["kueue"] = process.pid
-            await _queues(here, gpus, process, log)
+            await _queues(here, gpus, quotas, process, log)
             yield
         finally:
             process.terminate()
@@ -130,33 +132,51 @@ async def _define(here: Site, definitions: list[dict[str, Any]]) -> None:
     await here.api.create("/api/v1/namespaces", {"metadata": {"name": "kueue-system"}}, at=AT)
 
 
-async def _queues(here: Site, gpus: int, process: "subprocess.Popen[bytes]", log: Path) -> None:
-    version = {"apiVersion": "kueue.x-k8s.io/v1beta2"}
-    quota = [{"name": FLAVOR, "resources": [{"name": "nvidia.com/gpu", "nominalQuota": str(gpus)}]}]
-    queue = {
-        "namespaceSelector": {},
-        "queueingStrategy": "BestEffortFIFO",
-        "resourceGroups": [{"coveredResources": ["nvidia.com/gpu"], "flavors": quota}],
-        "preemption": {"withinClusterQueue": "LowerPriority", "reclaimWithinCohort": "Any"},
-    }
-    named = {"metadata": {"name": CLUSTER_QUEUE}}
-    flavor = {**version, "kind": "ResourceFlavor", "metadata": {"name": FLAVOR}, "spec": {}}
+async def _queues(here: Site, gpus: int, quotas: Quotas | None, process: "subprocess.Popen[bytes]", log: Path) -> None:
+    flavor = {"apiVersion": VERSIONED, "kind": "ResourceFlavor", "metadata": {"name": FLAVOR}, "spec": {}}
     await here.api.create(f"{GROUP}/resourceflavors", flavor, at=AT)
-    await here.api.create(f"{GROUP}/clusterqueues", {**version, "kind": "ClusterQueue", **named, "spec": queue}, at=AT)
     for priority in PRIORITIES:
-        level = {"kind": "WorkloadPriorityClass", "metadata": {"name": priority_class(priority)}, "value": priority}
-        await here.api.create(f"{GROUP}/workloadpriorityclasses", {**version, **level}, at=AT)
-    local = {"kind": "LocalQueue", "metadata": {"name": LOCAL_QUEUE}, "spec": {"clusterQueue": CLUSTER_QUEUE}}
-    await here.api.create(f"{GROUP}/namespaces/{NAMESPACE}/localqueues", {**version, **local}, at=AT)
+        named = {"metadata": {"name": priority_class(priority)}, "value": priority}
+        level = {"apiVersion": VERSIONED, "kind": "WorkloadPriorityClass", **named}
+        await here.api.create(f"{GROUP}/workloadpriorityclasses", level, at=AT)
+    queues = cluster_queues(gpus, quotas)
+    for queue in queues:
+        await here.api.create(f"{GROUP}/clusterqueues", queue, at=AT)
+        named = {"metadata": {"name": queue["metadata"]["name"] if quotas else LOCAL_QUEUE}}
+        local = {"apiVersion": VERSIONED, "kind": "LocalQueue", **named}
+        local["spec"] = {"clusterQueue": queue["metadata"]["name"]}
+        await here.api.create(f"{GROUP}/namespaces/{NAMESPACE}/localqueues", local, at=AT)
 
     async def active() -> bool:
         if process.poll() is not None:
             raise RuntimeError(f"Kueue's manager ended with {process.returncode}: {last_words(log)}")
-        found = await here.api.get(f"{GROUP}/clusterqueues/{CLUSTER_QUEUE}")
-        states = {c["type"]: c["status"] for c in found.get("status", {}).get("conditions") or ()}
-        return states.get("Active") == "True"
+        found, _ = await here.api.list(f"{GROUP}/clusterqueues")
+        states = [{c["type"]: c["status"] for c in f.get("status", {}).get("conditions") or ()} for f in found]
+        return len(found) == len(queues) and all(state.get("Active") == "True" for state in states)
 
-    await until("Kueue's queue is active", active)
+    await until("Kueue's queues are active", active)
+
+
+def cluster_queues(gpus: int, quotas: Quotas | None) -> list[dict[str, Any]]:
+    """One ClusterQueue for all GPUs, or those of `quotas`, as Kueue's own benchmark makes them."""
+    if quotas is None:
+        return [_cluster_queue(CLUSTER_QUEUE, {"nominalQuota": str(gpus)})]
+    quota = {"nominalQuota": str(quotas.gpus), "borrowingLimit": str(quotas.borrowing)}
+    return [
+        _cluster_queue(name, quota, cohortName=cohort) for cohort, names in quotas.by_cohort().items() for name in names
+    ]
+
+
+def _cluster_queue(name: str, quota: Mapping[str, str], **more: str) -> dict[str, Any]:
+    flavors = [{"name": FLAVOR, "resources": [{"name": "nvidia.com/gpu", **quota}]}]
+    spec = {
+        "namespaceSelector": {},
+        "queueingStrategy": "BestEffortFIFO",
+        "resourceGroups": [{"coveredResources": ["nvidia.com/gpu"], "flavors": flavors}],
+        "preemption": {"withinClusterQueue": "LowerPriority", "reclaimWithinCohort": "Any"},
+        **more,
+    }
+    return {"apiVersion": VERSIONED, "kind": "ClusterQueue", "metadata": {"name": name}, "spec": spec}
 
 
 def self_signed() -> tuple[bytes, bytes]:

@@ -3,7 +3,8 @@
     python -m benchmarks.kube_observer KUBECONFIG
 
 Prints a JSON line when it watches, then one for each batch that moved, at most ten a second, and whenever a batch has
-grown to a new size that somebody waits for: {"batch": {"running": N, "at": seconds since the epoch of the newest}}.
+grown to a new size that somebody waits for: {"batch": {"running": N, "first", "at": seconds since the epoch when the
+first and the newest of them was seen Running, "mean": of all, "ended": M that succeeded, "ended_at": the newest}}.
 It knows nothing of who created the pods; only the label `dsec-bench/batch` counts.
 """
 
@@ -21,32 +22,42 @@ from dsec_workers.clusters.kubernetes.credentials import ClusterAccess
 from dsec_workers.clusters.kubernetes.errors import Expired, Unreachable
 
 LABEL = "dsec-bench/batch"
+RUNNING, SUCCEEDED = "Running", "Succeeded"
 PAUSE_SECONDS = 0.1
 
 
 @dataclass
 class Tally:
-    """Pods that were ever seen Running, by batch, and when the newest of them was."""
+    """Pods that were ever seen Running, and those that succeeded, by batch, with the times."""
 
-    seen: dict[str, set[str]] = field(default_factory=dict)
-    times: dict[str, list[float]] = field(default_factory=dict)
+    seen: dict[tuple[str, str], set[str]] = field(default_factory=dict)
+    times: dict[tuple[str, str], list[float]] = field(default_factory=dict)
+    """(batch, phase) → when each pod was first seen in it."""
 
     def note(self, pod: dict[str, Any], at: float) -> None:
-        """A pod as the API server shows it at that time."""
+        """A pod as the API server shows it at that time. One that has succeeded ran before, whether seen or not."""
         batch = (pod["metadata"].get("labels") or {}).get(LABEL)
-        if batch is None or (pod.get("status") or {}).get("phase") != "Running":
+        phase = (pod.get("status") or {}).get("phase")
+        if batch is None or phase not in (RUNNING, SUCCEEDED):
             return
-        known = self.seen.setdefault(batch, set())
-        uid = pod["metadata"]["uid"]
-        if uid not in known:
-            known.add(uid)
-            self.times.setdefault(batch, []).append(at)
+        for reached in (RUNNING, SUCCEEDED) if phase == SUCCEEDED else (RUNNING,):
+            known = self.seen.setdefault((batch, reached), set())
+            uid = pod["metadata"]["uid"]
+            if uid not in known:
+                known.add(uid)
+                self.times.setdefault((batch, reached), []).append(at)
 
     def told(self) -> dict[str, Any]:
         """For whoever waits: per batch how many, and at which times."""
-        return {
-            batch: {"running": len(times), "first": times[0], "at": times[-1]} for batch, times in self.times.items()
-        }
+        found: dict[str, Any] = {}
+        for (batch, phase), times in self.times.items():
+            if phase == RUNNING:
+                mean = sum(times) / len(times)
+                found[batch] = {"running": len(times), "first": times[0], "at": times[-1], "mean": mean, "ended": 0}
+        for (batch, phase), times in self.times.items():
+            if phase == SUCCEEDED:
+                found[batch] |= {"ended": len(times), "ended_at": times[-1]}
+        return found
 
 
 async def observe(kubeconfig: str, tally: Tally) -> None:

@@ -73,8 +73,8 @@ class Site:
 
 
 @asynccontextmanager
-async def site(nodes: int) -> AsyncIterator[Site]:
-    """A new control plane with `nodes` nodes of eight GPUs, all Ready; gone with its folder at the end."""
+async def site(nodes: int, gpus_per_node: int = GPUS_PER_NODE) -> AsyncIterator[Site]:
+    """A new control plane with `nodes` nodes, all Ready; gone with its folder at the end."""
     clock = SystemClock()
     with tempfile.TemporaryDirectory(prefix="dsec-bench-kube-", ignore_cleanup_errors=True) as folder:
         home = Path(folder)
@@ -83,18 +83,18 @@ async def site(nodes: int) -> AsyncIterator[Site]:
             async with await Api.connect(ClusterAccess(kubeconfig=found.kubeconfig)) as api:
                 pids = {name: b.process.pid for name in PARTS if (b := background.find(home, name)) is not None}
                 here = Site(home=home, plane=found, api=api, pids=pids)
-                await _furnish(here, nodes)
+                await _furnish(here, nodes, gpus_per_node)
                 yield here
         finally:
             plane.stop(home, clock=clock)
 
 
-async def _furnish(here: Site, nodes: int) -> None:
+async def _furnish(here: Site, nodes: int, gpus: int) -> None:
     await here.api.create("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}}, at=AT)
     names = [f"node-{i:04}" for i in range(nodes)]
 
     async def add(name: str) -> None:
-        await here.api.create("/api/v1/nodes", simulated_nodes.manifest(name, gpus=GPUS_PER_NODE), at=AT)
+        await here.api.create("/api/v1/nodes", simulated_nodes.manifest(name, gpus=gpus), at=AT)
 
     await at_once(names, add)
 

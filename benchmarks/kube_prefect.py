@@ -20,13 +20,18 @@ class PromptPrefect:
     def __init__(self) -> None:
         self.known: dict[str, Run] = {}
 
-    def schedule(self, run_id: str, labels: Mapping[str, str]) -> None:
-        """A run that waits; `labels` are its pods'."""
+    def schedule(self, run_id: str, labels: Mapping[str, str], annotations: Mapping[str, str]) -> None:
+        """A run that waits; labels and annotations are its pods'."""
+        pod = {"labels": dict(labels), "annotations": dict(annotations)}
         self.known[run_id] = Run(
             id=run_id, name=run_id, state=_state("SCHEDULED", "Scheduled"), due=time.time(), queue="default",
-            deployment_id=None, job_variables={"labels": dict(labels)}, policy={}, infrastructure_pid=None, run_count=0,
+            deployment_id=None, job_variables=pod, policy={}, infrastructure_pid=None, run_count=0,
             parent_task_run_id=None, has_started=False, raw={},
         )  # fmt: skip
+
+    def complete(self, run_id: str) -> None:
+        """The run's pods have ended well: what its own engine would have written."""
+        self._now(run_id, _state("COMPLETED", "Completed"))
 
     # What is read
 

@@ -35,15 +35,25 @@ def test_the_stand_in_has_no_method_that_the_real_api_has_not() -> None:
     def public(kind: type) -> set[str]:
         return {name for name, _ in inspect.getmembers(kind, inspect.isfunction) if not name.startswith("_")}
 
-    assert public(PromptPrefect) - public(PrefectApi) == {"schedule"}
+    assert public(PromptPrefect) - public(PrefectApi) == {"schedule", "complete"}
 
 
 async def test_a_run_that_the_stand_in_knows_can_be_claimed_and_waits_again() -> None:
     prefect = PromptPrefect()
-    prefect.schedule("run", {"label": "value"})
+    prefect.schedule("run", {"label": "value"}, {})
     claimed = await prefect.claim_pending("run", "Claimed")
     run = await prefect.run("run")
     assert claimed.accepted
     assert run is not None
     assert (run.state.type, run.state.message) == ("PENDING", "Claimed")
     assert await prefect.runs(["run", "other"], types=["SCHEDULED"]) == {}
+
+
+async def test_a_run_whose_pods_have_ended_well_is_completed_as_its_engine_would_have_done() -> None:
+    prefect = PromptPrefect()
+    prefect.schedule("run", {}, {"annotation": "value"})
+    await prefect.claim_pending("run", "Claimed")
+    prefect.complete("run")
+    run = await prefect.run("run")
+    assert run is not None
+    assert (run.state.type, run.job_variables["annotations"]) == ("COMPLETED", {"annotation": "value"})
