@@ -23,6 +23,7 @@ from tests.crash.play import Stage
 from tests.crash.sightings import stopped
 from tests.crash.test_by_name import judge
 from tests.crash.world import World
+from tests.deployments.test_command import dsec
 from tests.fixtures.s3 import ACCESS_KEY, SECRET_KEY, S3Store
 from tests.integration.outage import proxied
 
@@ -68,6 +69,25 @@ def test_a_store_that_is_away_through_the_whole_grace_costs_no_step(world: World
     last = max(note["step"] for note in world.notes(low) if note["what"] == "step" and note["attempt"] == 1)
     begun = {note["step"] for note in world.notes(low) if note["what"] == "begin" and note["attempt"] == 2}
     assert begun == {last + 1}, "it resumes from the step that it was evicted at"
+    judge(world)
+
+
+def test_a_run_goes_back_to_the_step_that_somebody_chose_while_it_ran(world: World) -> None:
+    world.may_repeat = True
+    world.begin()
+    run = world.train("run", steps=60, nodes=1, devices_per_node=2, grace="8s", parameters={"lingers": True})
+    world.wait("it to commit", lambda: (gang := world.gang(run)) and gang.last_step == 30)
+    log = CommitLog(open_store(world.store).open(), run)
+    step = min(commit.step for commit in log.head().commits)  # a slow uploader leaves the oldest ones out
+    words = ("checkpoint", "resume", run[:8], "--from", str(step), "--store", f"file://{world.store}")
+    chosen = dsec(*words, home=world.home)
+    assert chosen.returncode == 0, chosen.stderr
+    world.ledger.wish(world.pool, "evict", run, {}, by="crash", why="a test")
+    world.wait_until_over()
+    begun = [(note["attempt"], note["step"]) for note in world.notes(run) if note["what"] == "begin"]
+    assert sorted(begun) == [(1, 0), (1, 0), (2, step), (2, step)]
+    ran = [note["step"] for note in world.notes(run) if note["what"] == "step" and note["attempt"] == 1]
+    assert max(ran) >= step, "it had gone on from there"
     judge(world)
 
 
