@@ -10,9 +10,10 @@ import pytest
 
 from dsec_blocks.model.errors import DsecError
 from dsec_blocks.model.teams import Team
-from dsec_deployments import provisioning
+from dsec_deployments import provisioning, startup
 from dsec_deployments.prefect_api import PrefectApi
 from dsec_deployments.runs import find_run
+from dsec_workers.form import SHIPPED, default_template
 from tests.deployments.test_command import dsec, one_line
 from tests.fixtures.prefect import PrefectServer
 
@@ -158,3 +159,22 @@ def test_following_a_log_prints_a_line_that_arrives_late_once_and_names_its_rank
         printed = following.result(timeout=60).stdout.splitlines()
     texts = [line.split("INFO", 1)[1].strip() for line in printed]
     assert sorted(texts) == ["begins", "goes on", "rank-1: was there before"]
+
+
+def test_up_on_a_pool_that_its_owner_edited_adds_what_is_new_and_keeps_the_edits(api: PrefectApi) -> None:
+    pool = f"edited-{uuid4().hex[:8]}"
+    template = default_template()
+    for shipped in (template, template[SHIPPED]["shipped"]):
+        del shipped["variables"]["properties"]["max_runtime"], shipped["job_configuration"]["max_runtime"]
+    template["variables"]["properties"]["priority"]["default"] = 7
+    assert provisioning.create_pool(api, pool=pool, template=template)
+    notes: list[str] = []
+    startup._pool(api, pool, note=notes.append)
+    fields = api.get(f"work_pools/{pool}")["base_job_template"]["variables"]["properties"]
+    assert "max_runtime" in fields
+    assert fields["priority"]["default"] == 7
+    startup._pool(api, pool, note=notes.append)
+    assert notes == [
+        f"work pool {pool}: its form was brought up to date, your edits kept",
+        f"work pool {pool}: is there",
+    ]
