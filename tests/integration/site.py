@@ -1,6 +1,7 @@
 """A site under test: a pool on a real Prefect server, a ledger, declared GPUs, and workers as real processes."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -249,6 +250,10 @@ class Site:
         process.send_signal(number)
         process.wait(timeout=60)
         return time.monotonic() - began
+
+    def drained_in(self) -> float:
+        """The seconds that the newest worker took from the signal to its end, as it says itself."""
+        return float(re.findall(r"([0-9.]+) s after it was asked to", " ".join(self.worker_log().split()))[-1])
 
     def close(self) -> None:
         for process in self.workers:

@@ -77,7 +77,8 @@ def test_a_worker_drains_while_the_api_is_away_and_nothing_is_lost(
             process = Path(f"/proc/{notes.read_text().split()[2]}")
             proxy.cut()
             site.wait("the worker to notice", lambda: "the Prefect API is away" in site.worker_log(), 30)
-            assert site.stop_worker(worker) < 45  # the client's own tries take 62 s
+            took = site.stop_worker(worker)
+            assert took < 45 if drain else site.drained_in() <= 5  # the client's own tries take 62 s
             gang = site.gang(run)
             assert gang is not None
             if drain:

@@ -128,7 +128,8 @@ def test_sigterm_drains_the_worker_and_gangs_run_on_22528_23016(site: Site) -> N
     site.wait_gang(run, GangState.RUNNING)
     site.wait("its user code", notes.exists)
     pid = int(notes.read_text().split()[2])
-    assert site.stop_worker(worker) < 10  # the gang takes 14 s, and nobody waits for it
+    site.stop_worker(worker)
+    assert site.drained_in() <= 5  # the gang takes 14 s, and nobody waits for it
     assert Path(f"/proc/{pid}").exists()
     lease = site.ledger.lease(site.pool)
     assert lease is not None

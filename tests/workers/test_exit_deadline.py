@@ -23,7 +23,7 @@ def ended(seconds: float, body: str) -> "subprocess.CompletedProcess[str]":
 def test_an_exit_that_hangs_is_cut_short_with_a_word() -> None:
     done = ended(0.5, "print('over', flush=True)")
     assert (done.returncode, done.stdout) == (0, "over\n")
-    assert "leaves without waiting any longer" in done.stderr
+    assert "leaves 0.5 s after it was asked to, without waiting any longer" in done.stderr
 
 
 def test_work_that_does_not_stop_is_cut_short_as_well() -> None:

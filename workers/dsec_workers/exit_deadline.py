@@ -15,13 +15,14 @@ EXIT_SECONDS = 4.7
 
 def exit_within(seconds: float = EXIT_SECONDS) -> threading.Timer:
     """End this process with status 0 when `seconds` have passed, unless it has ended by itself."""
-    timer = threading.Timer(seconds, _leave)
+    timer = threading.Timer(seconds, _leave, args=(seconds,))
     timer.daemon = True
     timer.name = "exit-deadline"
     timer.start()
     return timer
 
 
-def _leave() -> None:
-    print("the worker leaves without waiting any longer; its gangs run on", file=sys.stderr, flush=True)
+def _leave(seconds: float) -> None:
+    words = f"the worker leaves {seconds:.1f} s after it was asked to, without waiting any longer; its gangs run on"
+    print(words, file=sys.stderr, flush=True)
     os._exit(0)

@@ -87,9 +87,11 @@ class GangWorker(BaseWorker[GangJobConfiguration, GangVariables, GangWorkerResul
         settings = WorkerSettings.from_environment()
         settings.home.mkdir(parents=True, exist_ok=True)
         ledger = await anyio.to_thread.run_sync(lambda: Ledger.open(settings.ledger_url, clock=SystemClock()))
-        drain = anyio.Event()
+        drain, clock = anyio.Event(), SystemClock()
+        asked_at: list[float] = []
 
         def leave() -> None:
+            asked_at.append(clock.monotonic())
             if not (settings.evict_on_drain or drain.is_set()):
                 exit_within()
             drain.set()
@@ -104,7 +106,8 @@ class GangWorker(BaseWorker[GangJobConfiguration, GangVariables, GangWorkerResul
                     await self._cluster.close()
         finally:
             ledger.close()
-        printer(f"Worker {self.name!r} stopped!")
+        took = f" {clock.monotonic() - asked_at[0]:.1f} s after it was asked to" if asked_at else ""
+        printer(f"Worker {self.name!r} stopped{took}!")
 
     async def run(
         self,
