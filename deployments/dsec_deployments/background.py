@@ -33,10 +33,12 @@ def start(home: Path, name: str, command: Sequence[str], *, environment: Mapping
     """Start `command` in a session of its own and record it as `name`."""
     log.parent.mkdir(parents=True, exist_ok=True)
     _records(home).mkdir(parents=True, exist_ok=True)
-    pid = processes.spawn(command, env={**os.environ, **environment}, output=log, at="up.background.spawn")
+    env = {**os.environ, **environment}
+    pid, release = processes.spawn_held(command, env=env, output=log, at="up.background.spawn")
     started = Background(name=name, process=processes.identify(pid), log=log)
     record = {"name": name, "process": started.process.to_json(), "log": str(log)}
     files.write(_records(home) / f"{name}.json", json.dumps(record, indent=1).encode(), at="up.background.record")
+    release()  # not before it is recorded: whatever runs is found again
     return started
 
 

@@ -11,7 +11,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -201,6 +201,35 @@ def spawn(argv: Sequence[str], *, env: Mapping[str, str], output: Path, at: str)
             os.close(descriptor)
     started.returncode = 0  # Popen would warn about a child that is still running when it is collected
     return started.pid
+
+
+def spawn_held(argv: Sequence[str], *, env: Mapping[str, str], output: Path, at: str) -> tuple[int, Callable[[], None]]:
+    """As `spawn`, but the program begins only when the function that comes with its pid is called.
+
+    If the starter dies before, there is no program: nothing runs that nobody has written down.
+    """
+    with fault_point(at):
+        descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
+            started = subprocess.Popen(
+                ["/bin/sh", "-c", 'read -r go && exec "$@" </dev/null', "held", *argv],
+                env=dict(env),
+                stdin=subprocess.PIPE,
+                stdout=descriptor,
+                stderr=descriptor,
+                start_new_session=True,
+            )
+        finally:
+            os.close(descriptor)
+    gate = started.stdin
+    assert gate is not None
+    started.returncode = 0  # as in `spawn`
+
+    def release() -> None:
+        with suppress(BrokenPipeError), gate:
+            gate.write(b"go\n")
+
+    return started.pid, release
 
 
 def run(argv: Sequence[str], *, env: Mapping[str, str], at: str) -> int:

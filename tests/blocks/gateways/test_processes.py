@@ -5,6 +5,11 @@ import os
 import socket
 import subprocess
 import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from dsec_blocks.gateways import processes
 
 CHILD = """
 import gc, os, socket
@@ -80,3 +85,37 @@ print("as the kernel says")
 def test_children_are_told_as_the_kernel_knows_them() -> None:
     done = subprocess.run([sys.executable, "-c", PARENT], capture_output=True, text=True)
     assert done.stdout == "as the kernel says\n", done.stderr
+
+
+def test_a_program_that_is_held_begins_when_it_is_released(tmp_path: Path) -> None:
+    written = tmp_path / "ran"
+    pid, release = processes.spawn_held(
+        ["/bin/sh", "-c", f"echo $$ > {written}"], env={}, output=tmp_path / "log", at="test.spawn"
+    )
+    found = processes.identify(pid)
+    assert processes.is_alive(found) and not written.exists()
+    release()
+    _until(lambda: not processes.is_alive(found))
+    assert written.read_text().split() == [str(pid)], "what was identified is what runs"
+
+
+def test_a_program_whose_starter_died_before_it_released_it_never_begins(tmp_path: Path) -> None:
+    written = tmp_path / "ran"
+    program = (
+        "import os, pathlib\nfrom dsec_blocks.gateways import processes\n"
+        f"path = pathlib.Path({str(tmp_path / 'log')!r})\n"
+        f"pid, _ = processes.spawn_held(['/bin/touch', {str(written)!r}], env={{}}, output=path, at='test.spawn')\n"
+        "print(pid, flush=True)\nos.kill(os.getpid(), 9)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == -9
+    _until(lambda: processes.sighting(int(done.stdout)) is None)
+    assert not written.exists()
+
+
+def _until(reached: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not reached():
+        processes.reap()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
