@@ -16,7 +16,7 @@ from dsec_blocks.gateways import processes
 from dsec_blocks.gateways.clock import SystemClock
 from dsec_workers.clusters.local import LocalCluster
 from dsec_workers.clusters.local.layout import order_to_json, read_json
-from dsec_workers.clusters.protocol import GangKey, Gone, Started
+from dsec_workers.clusters.protocol import GangKey, Gone, Progressed, Started
 from tests.workers.clusters.conftest import Desk, listen, notice
 
 pytestmark = pytest.mark.slow
@@ -114,6 +114,28 @@ async def test_a_killed_supervisor_is_reported_gone_and_nothing_of_its_gang_is_l
     assert await desk.is_cleared(order.key)
     assert not desk.holds("orphan-0") and not desk.holds("orphan-1")
     assert [type(e).__name__ for e in desk.told[order.key]] == ["Started", "DevicesReleased", "Gone"]
+    listening.cancel()
+
+
+async def test_a_supervisor_that_told_progress_and_was_killed_is_told_gone_all_the_same(own_desk: Desk) -> None:
+    """Progress is counted and not kept, so the numbers in a dead supervisor's files lag behind those it told."""
+    desk = own_desk
+    listening = asyncio.create_task(listen(desk))
+    order = desk.order(
+        """
+        for step in range(1000):
+            channel.call("report", step=step)
+            time.sleep(0.3)
+        """
+    )
+    launch = await desk.cluster.launch(order)
+    async with asyncio.timeout(20):
+        while sum(isinstance(event, Progressed) for event in desk.told.get(order.key, [])) < 3:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    os.kill(launch["process"]["pid"], signal.SIGKILL)
+    gone = await desk.gone(order.key)
+    assert gone.lost_member is not None
+    assert [type(e).__name__ for e in desk.told[order.key]][-2:] == ["DevicesReleased", "Gone"]
     listening.cancel()
 
 

@@ -36,6 +36,7 @@ from dsec_workers.clusters.local.leftovers import kill_leftovers, leftovers_of
 from dsec_workers.clusters.protocol import ClusterEvent, GangKey, LaunchOrder, ObservedGang
 from dsec_workers.clusters.talk import NotThere
 
+_ENDS = ("devices_released", "gone")
 _ANSWER_SECONDS = 20.0
 _RECONNECT_SECONDS = 0.1
 _RETRY_SECONDS = 1.0
@@ -256,7 +257,8 @@ class LocalCluster:
             gone = read_json(directory.gone)
             if gone is not None:
                 for happened in gone["events"]:
-                    if happened["seq"] > after:
+                    # Whoever buried it did not know how far the supervisor had counted: progress is told, not kept.
+                    if happened["seq"] > after or happened["type"] in _ENDS:
                         await self._events.put(event_of(key, happened))
                 return
             await asyncio.sleep(_RECONNECT_SECONDS)
