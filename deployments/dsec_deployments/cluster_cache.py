@@ -29,6 +29,7 @@ from dsec_deployments import background
 NAME = "cluster-cache"
 BUCKET = "dsec-cache"
 START_SECONDS = 90.0
+STOP_SECONDS = 10.0
 SHARE_OF_DISK = 0.2
 """What the store may take of the disk's size when nobody says, but never more than is free."""
 Tell = Callable[[str], None]
@@ -48,12 +49,17 @@ def bring_up(home: Path, *, clock: Clock, progress: Tell, note: Tell, limit: str
     """
     known = read_site(home)
     limit_bytes = _limit(limit, known, home)
-    if background.find(home, NAME) is not None and known is not None:
+    running = background.find(home, NAME)
+    if running is not None and known is not None:
         if limit_bytes != known.limit_bytes:
             write_site(home, replace(known, limit_bytes=limit_bytes))
         note(f"cluster cache: runs at {known.endpoint_url}, {format_memory(limit_bytes)} at most")
         return
     weed = _program()
+    if running is not None:  # left by one that was killed before it could write down where the store listens
+        background.stop(running, grace_seconds=STOP_SECONDS, clock=clock)
+    if known is not None:  # where it was to be found before it ended: not true from here on
+        remove_site(home)
     ports = _free_ports(2 * len(_PARTS))
     site = Site(
         url=f"s3://{BUCKET}/",

@@ -131,7 +131,8 @@ class GangVariables(BaseVariables):
         title="Inputs",
         description=(
             "URIs of data and models that the nodes should have in their cache before the run starts. A part of one: "
-            "s3://models/llama (include *.safetensors,*.json; exclude *.bin), either half may be left out."
+            "s3://models/llama (include config.json,model.safetensors; exclude optimizer.bin). Names may be shell "
+            "patterns, and either half may be left out."
         ),
     )
     image: str | None = Field(

@@ -118,6 +118,8 @@ class Intake:
 
     async def reread(self, term: Term) -> None:
         """Read the runs that events named, by id."""
+        if not self.template:  # an event may come before the first poll, and what the form says goes for its run too
+            await self._read_pool(term)
         mentioned = sorted(self.mentioned)
         self.mentioned.clear()
         if mentioned:
