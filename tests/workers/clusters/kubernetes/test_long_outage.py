@@ -62,7 +62,10 @@ async def test_while_the_api_server_is_away_gangs_train_on_and_afterwards_the_le
     for run in (runs["stays"], waits):
         site.wait_state(run, "COMPLETED", seconds=PATIENCE_SECONDS)
         gang = site.wait_gang(run, GangState.ENDED, seconds=PATIENCE_SECONDS)
-        assert (gang.attempt, gang.infrastructure_restarts, gang.evictions) == (1, 0, 0)
+        assert (gang.infrastructure_restarts, gang.evictions) == (0, 0)
+        # An admission onto a node that still counts as unreachable is undone before anything of it starts.
+        outcomes = [decision.outcome for decision in site.ledger.decisions(site.pool, run_id=run)]
+        assert outcomes.count("launched") == 1
     for name in runs:
         assert steps(name) == list(range(len(steps(name)))), "no step was lost or done twice"
     assert site.ledger.holders(site.pool) == [] and site.ledger.check(site.pool) == []
