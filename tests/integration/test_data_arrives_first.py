@@ -41,14 +41,7 @@ def test_a_bundle_is_fetched_for_a_reserved_run_and_its_start_reads_it_from_the_
     origin.mkdir()
     (origin / "weights").write_bytes(os.urandom(4 * MIB))
     bundle = f"file://{origin}"
-    site.start_worker()
-    blocker = site.submit("sleeper", parameters={"where": str(site.home / "b"), "seconds": 60}, nodes=2,
-                          devices_per_node=4, grace=6)  # fmt: skip
-    site.wait_gang(blocker, GangState.RUNNING)
-    site.commit(blocker)
-    # It is promised what the blocker still holds: between the promise and the start its data comes.
-    run = site.submit("reads", parameters={"where": str(notes), "uri": bundle}, nodes=1, devices_per_node=4,
-                      inputs=[bundle], priority=50)  # fmt: skip
+    run = reserved(site, notes, bundle)
     site.wait(
         f"the agent to have it: {agent.read_text()}",
         lambda: [o.state for o in site.ledger.prefetches_of(run)] == [PrefetchState.DONE],
@@ -67,13 +60,7 @@ def test_a_bundle_is_fetched_for_a_reserved_run_and_its_start_reads_it_from_the_
 def test_a_run_whose_prefetch_failed_fetches_for_itself_and_says_so(site: Site, agent: Path) -> None:
     origin, notes = site.home / "origin", site.home / "notes"
     bundle = f"file://{origin}"
-    site.start_worker()
-    blocker = site.submit("sleeper", parameters={"where": str(site.home / "b"), "seconds": 60}, nodes=2,
-                          devices_per_node=4, grace=6)  # fmt: skip
-    site.wait_gang(blocker, GangState.RUNNING)
-    site.commit(blocker)
-    run = site.submit("reads", parameters={"where": str(notes), "uri": bundle}, nodes=1, devices_per_node=4,
-                      inputs=[bundle], priority=50)  # fmt: skip
+    run = reserved(site, notes, bundle)
     site.wait(
         f"the prefetch to fail: {agent.read_text()}",
         lambda: [o.state for o in site.ledger.prefetches_of(run)] == [PrefetchState.FAILED],
@@ -104,6 +91,17 @@ def test_a_second_start_of_the_same_data_stands_still_for_none_of_it(site: Site)
         site.wait_state(run, "COMPLETED", seconds=90)
         site.wait_gang(run, GangState.ENDED)
         assert f"| byte hit ratio of the nodes' caches | {ratio} of 1 MiB |" in reported(site, run)
+
+
+def reserved(site: Site, notes: Path, bundle: str) -> str:
+    """A run that is promised what another still holds: between the promise and its start its data comes."""
+    site.start_worker()
+    blocker = site.submit("sleeper", parameters={"where": str(site.home / "b"), "seconds": 60}, nodes=2,
+                          devices_per_node=4, grace=6)  # fmt: skip
+    site.wait_gang(blocker, GangState.RUNNING)
+    site.commit(blocker)
+    return site.submit("reads", parameters={"where": str(notes), "uri": bundle}, nodes=1, devices_per_node=4,
+                       inputs=[bundle], priority=50)  # fmt: skip
 
 
 def reported(site: Site, run: str) -> str:
