@@ -146,6 +146,10 @@ async def test_a_pid_that_was_given_again_is_not_taken_for_the_supervisor(own_de
     await desk.cluster.close()
     os.kill(launch["process"]["pid"], signal.SIGKILL)
     bystander = subprocess.Popen(["sleep", "300"], start_new_session=True)  # noqa: ASYNC220
+    while processes.identify(bystander.pid).start_time == launch["process"]["start_time"]:
+        bystander.kill()  # all of this went by within one tick of the process table's clock
+        bystander.wait()
+        bystander = subprocess.Popen(["sleep", "300"], start_new_session=True)  # noqa: ASYNC220
     try:
         record = read_json(desk.directory(order.key).supervisor)
         assert record is not None
