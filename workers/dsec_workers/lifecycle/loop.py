@@ -6,11 +6,12 @@ keeps doing so while the Prefect API is away. None ends because something fails;
 ends a term.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 import anyio
 
+from dsec_blocks.model.devices import Node
 from dsec_blocks.model.errors import DsecError, Fenced
 from dsec_blocks.model.gangs import HOLDING_STATES, Gang, GangState
 from dsec_workers.lifecycle import cancellations, claims, endings, evictions, reports, wishes
@@ -26,6 +27,7 @@ HOLDERS_SECONDS = 3.0
 ACCRUE_SECONDS = 5.0
 PRUNE_SECONDS = 60.0
 NODES_SECONDS = 5.0
+"""How often the state of the nodes is written down for others to read."""
 CARRY_SECONDS = 1.0
 WATCH_SECONDS = 5.0
 LEDGER_PAUSE_SECONDS = 0.5
@@ -136,9 +138,7 @@ class Loop:
     async def plan(self) -> None:
         """Decide, and start what was decided. Reads the ledger only: what Prefect says is in it already."""
         term = self.term
-        if self._due("nodes", NODES_SECONDS):
-            self.planning.nodes = await term.cluster.nodes()
-            await term.write(term.ledger.put_nodes, self.planning.nodes)
+        await self._take_in_nodes()
         gangs = {gang.run_id: gang for gang in await term.read(term.ledger.gangs, term.pool, _ALIVE)}
         cancellations.look_at_astray(term)
         await self.planning.refresh(term)
@@ -155,6 +155,17 @@ class Loop:
             term.errands.start("run reports", "report", reports.publish_run_reports, term)
         if self._due("map", term.settings.report_seconds):
             term.errands.start("pool map", "report", reports.publish_pool_map, term, self.planning.nodes, gangs)
+
+    async def _take_in_nodes(self) -> None:
+        """Know each round which nodes are open: a gang that left a cordoned node must not be sent back to it.
+
+        Written down by the clock, and at once where nodes or devices came or went: only what the ledger has is given.
+        """
+        term = self.term
+        nodes = await term.cluster.nodes()
+        if self._due("nodes", NODES_SECONDS) or _inventory(nodes) != _inventory(self.planning.nodes):
+            await term.write(term.ledger.put_nodes, nodes)
+        self.planning.nodes = nodes
 
     async def _prune(self, now: float) -> None:
         """Forget a little of what is older than the policy keeps; the rest in later rounds."""
@@ -226,6 +237,10 @@ async def evict_everything(loop: Loop) -> None:
             return
         term.carry_wake.ring()
         await anyio.sleep(0.2)
+
+
+def _inventory(nodes: Sequence[Node]) -> list[tuple[str, int]]:
+    return [(node.name, len(node.devices)) for node in nodes]
 
 
 def _has_processes(gang: Gang) -> bool:

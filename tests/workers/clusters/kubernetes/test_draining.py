@@ -70,7 +70,7 @@ async def test_a_gang_on_a_drained_node_checkpoints_goes_on_elsewhere_and_loses_
     run = site.submit("train", parameters=parameters)
 
     def trains(attempt: int) -> bool:
-        return sum(told == attempt for told, _, _ in steps_of(notes, 3)) > 10
+        return sum(told >= attempt for told, _, _ in steps_of(notes, 3)) > 10
 
     site.wait("its first steps", lambda: trains(1), seconds=PATIENCE_SECONDS)
     (spared,) = {f"{namespace}-{letter}" for letter in "abc"} - nodes_of(site, run)
@@ -78,6 +78,7 @@ async def test_a_gang_on_a_drained_node_checkpoints_goes_on_elsewhere_and_loses_
     await drain(kubernetes_api, namespace, first[1])
     site.wait("its steps on other nodes", lambda: trains(2), seconds=PATIENCE_SECONDS)
     assert nodes_of(site, run) == {first[0], spared}
+    assert site.gang(run).attempt == 2, "it was not sent back to the node that it had to leave"
     told = next(message for message in site.messages(run) if "resumes from step" in message)
     assert told.startswith(f"Its pod on {first[1]} was told to leave (EvictionByEvictionAPI: ")
     # And the other way to empty a node: an operator's wish, which no disruption budget can refuse.
