@@ -233,6 +233,8 @@ def _clear_up(store: Store, ask: Mark, *, keep: bool) -> None:
         kept = replace(ask, fields={**ask.fields, "abandoned": True, "bytes": 0})
         place(layout.reservations, kept, at="cache.reservation.abandon")
     else:
+        store.sight.over.add(ask.id)  # if it stays all the same, the next fetch does not wait for this one
         drop_staging(layout, ask.id)
         withdraw(reservation, at="cache.reservation.cancel")
     withdraw(path_of(layout.asks, ask), at="cache.ask.cancel")
+    store.sight.over.discard(ask.id)

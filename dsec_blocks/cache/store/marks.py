@@ -90,9 +90,13 @@ class Sight:
     owner: Callable[[], Owner] = myself
     is_alive: Callable[[ProcessId], bool] = processes.is_alive
     unseen_seconds: float = UNSEEN_SECONDS
+    over: set[str] = field(default_factory=set)
+    """Ids of marks of this process that mean nothing any more and could not be taken away: the disk was read-only."""
 
     def is_dead(self, mark: Mark, path: Path) -> bool:
-        """Whether the mark's owner is gone for good."""
+        """Whether the mark's owner is gone for good, or is this process and done with it."""
+        if mark.id in self.over:
+            return True
         if mark.owner is None:
             return False
         if self.sees(mark.owner):
@@ -104,7 +108,7 @@ class Sight:
 
     def is_surely_dead(self, mark: Mark, path: Path) -> bool:
         """Dead by the process table, not by a clock: such an owner writes nothing any more."""
-        return mark.owner is not None and self.sees(mark.owner) and self.is_dead(mark, path)
+        return mark.id in self.over or (mark.owner is not None and self.sees(mark.owner) and self.is_dead(mark, path))
 
     def sees(self, owner: Owner) -> bool:
         """Whether the owner's pid means anything here: same boot, same pid namespace."""

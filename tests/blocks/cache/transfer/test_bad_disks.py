@@ -82,6 +82,10 @@ class TurnsReadOnly(PathOrigin):
         return super().list(uri, **patterns)
 
 
+def nobody_to_wait_for(seconds: float) -> None:
+    raise AssertionError("the failed fetch of this very process was waited for")
+
+
 def test_a_disk_that_turns_read_only_during_a_fetch_is_one_line_and_leaves_nothing_half_published(
     bundle: Path, small_disk: Callable[[int], SmallDisk]
 ) -> None:
@@ -93,7 +97,8 @@ def test_a_disk_that_turns_read_only_during_a_fetch_is_one_line_and_leaves_nothi
     assert str(disk.path) in str(caught.value) and "\n" not in str(caught.value)
     assert not list(cache.store.layout.views.iterdir()) and not list(cache.store.layout.refs.iterdir())
     disk.turn_writable()
-    with cache.acquire(str(bundle)) as lease:
+    impatient = replace(cache, store=replace(cache.store, pause=nobody_to_wait_for))
+    with impatient.acquire(str(bundle)) as lease:
         assert {path.name: path.read_bytes() for path in lease.path.iterdir()} == {
             path.name: path.read_bytes() for path in bundle.iterdir()
         }
