@@ -142,10 +142,10 @@ class GangWorker(BaseWorker[GangJobConfiguration, GangVariables, GangWorkerResul
         """How the run's process is to be started: its job variables, and what Prefect wants in its environment."""
         configuration = await intake.configuration(term, run)
         own = dict(configuration.env)
-        deployment = await intake.deployment_raw(term, run)
+        deployment = await intake.deployments.of(term, run)
         configuration.prepare_for_flow_run(
             FlowRun.model_validate(run.raw),
-            deployment=DeploymentResponse.model_validate(deployment) if deployment else None,
+            deployment=DeploymentResponse.model_validate(deployment.raw) if deployment else None,
             work_pool=self._work_pool,
             worker_name=self.name,
             worker_id=self.backend_id,

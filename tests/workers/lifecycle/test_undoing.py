@@ -14,6 +14,7 @@ from dsec_blocks.model.gangs import Gang, GangState
 from dsec_workers.lifecycle import cancellations, claims
 from dsec_workers.lifecycle.errands import Errands
 from dsec_workers.lifecycle.planning import Planning
+from dsec_workers.lifecycle.pool_form import PoolForm
 from dsec_workers.lifecycle.run_limits import RunLimits
 from dsec_workers.prefect_api import ApiUnavailable, Run
 from dsec_workers.scheduling.policy import Policy
@@ -64,7 +65,7 @@ class Takeover:
     def would_plan(self) -> bool:
         """Whether a plan that begins now would have the gang in its queue."""
         waits = [gang for gang in [self.gang()] if gang.state is GangState.WAITING]
-        intake: Any = SimpleNamespace(pool_paused=False, paused_queues=frozenset())
+        intake: Any = SimpleNamespace(form=PoolForm())
         plan: Any = None
         queue, _ = Planning(plan=plan, policy=Policy())._queue(self.term, intake, waits, {}, RunLimits().room(()))
         return bool(queue)

@@ -19,10 +19,11 @@ from dsec_blocks.model.gangs import Gang, GangState
 from dsec_blocks.model.reasons import Reason, ReasonCode
 from dsec_blocks.model.requests import MAX_DEVICES_PER_NODE, MAX_NODES, GangRequest, parse_request
 from dsec_blocks.model.teams import Team
-from dsec_workers.form import GangJobConfiguration, default_template, upgraded_template
-from dsec_workers.lifecycle.run_limits import RunLimits
+from dsec_workers.form import GangJobConfiguration, default_template
+from dsec_workers.lifecycle.deployments import Deployments
+from dsec_workers.lifecycle.pool_form import PoolForm
 from dsec_workers.lifecycle.term import Term
-from dsec_workers.prefect_api import ApiRefused, ApiUnavailable, Deployment, Run
+from dsec_workers.prefect_api import ApiUnavailable, Run
 from dsec_workers.prefect_api.gateway import PAGE
 from dsec_workers.scheduling.reasons import above_highest_priority
 
@@ -30,11 +31,8 @@ _T = TypeVar("_T")
 
 LOOKAHEAD_SECONDS = 30.0
 OVERLAP_SECONDS = 5.0
-POOL_SECONDS = 3.0
-"""How long the pool's pause, template and queues may be out of date."""
 AT_ONCE_SECONDS = 0.5
 """A run due so soon after the server wrote its state was to start at once."""
-DEPLOYMENTS_AHEAD = 20
 USER_TAG = "user:"
 INERT = GangRequest(nodes=MAX_NODES, devices_per_node=MAX_DEVICES_PER_NODE, preemptible=False)
 """Stored for an invalid request: should anybody plan it, it fits nowhere."""
@@ -53,25 +51,14 @@ class Intake:
     """When the last sweep began (monotonic)."""
     arrived_at: float = float("-inf")
     """When the last event named a run (monotonic)."""
-    pool_read_at: float = float("-inf")
-    is_upgraded: bool = False
-    """Whether the pool's template has been compared with this version's."""
-    pool_paused: bool = False
-    template: Mapping[str, Any] = field(default_factory=dict)
-    paused_queues: frozenset[str] = frozenset()
-    limits: RunLimits = field(default_factory=RunLimits)
-    queues: tuple[str, ...] = ()
-    deployments: dict[str, Deployment] = field(default_factory=dict)
-    read_at: dict[str, float] = field(default_factory=dict)
-    """When each deployment was read (monotonic, at the request's beginning)."""
+    form: PoolForm = field(default_factory=PoolForm)
+    deployments: Deployments = field(default_factory=Deployments)
     parents: dict[str, str | None] = field(default_factory=dict)
     entered: set[str] = field(default_factory=set)
     """Runs that the ledger knows as waiting (or further), as far as this worker has seen."""
     said: dict[str, tuple[Any, ...]] = field(default_factory=dict)
     entering: anyio.Lock = field(default_factory=anyio.Lock)
     """A poll and a sweep must not both decide that an ended run has come back."""
-    rereading: anyio.Lock = field(default_factory=anyio.Lock)
-    """Many claims want the same deployment at once: who waits finds it read."""
     seen: dict[str, float] = field(default_factory=dict)
     """Runs of the last fast polls, and when they are due."""
     teams: Mapping[str, Team] = field(default_factory=dict)
@@ -118,7 +105,7 @@ class Intake:
 
     async def reread(self, term: Term) -> None:
         """Read the runs that events named, by id."""
-        if not self.template:  # an event may come before the first poll, and what the form says goes for its run too
+        if not self.form.template:  # an event may come before the first poll, and the form goes for its run too
             await self._read_pool(term)
         mentioned = sorted(self.mentioned)
         self.mentioned.clear()
@@ -140,7 +127,7 @@ class Intake:
 
     async def configuration(self, term: Term, run: Run) -> GangJobConfiguration:
         """The run's job variables, merged: pool ← deployment ← run, references resolved."""
-        deployment = await self._deployment(term, run)
+        deployment = await self.deployments.of(term, run)
         values: dict[str, Any] = dict(deployment.job_variables) if deployment else {}
         own = dict(run.job_variables)
         if isinstance(values.get("env"), Mapping) and isinstance(own.get("env"), Mapping):
@@ -148,29 +135,11 @@ class Intake:
         values |= own
         try:
             configuration: GangJobConfiguration = await GangJobConfiguration.from_template_and_values(
-                base_job_template=dict(self.template) or default_template(), values=values, client=self.client
+                base_job_template=dict(self.form.template) or default_template(), values=values, client=self.client
             )
         except (httpx.TransportError, httpx.HTTPStatusError) as error:
             raise ApiUnavailable(f"job variables of {run.name}: {error}") from error
         return configuration
-
-    async def deployment_raw(self, term: Term, run: Run) -> Mapping[str, Any] | None:
-        """The run's deployment as the API describes it."""
-        deployment = await self._deployment(term, run)
-        return deployment.raw if deployment else None
-
-    async def recent_deployment(
-        self, term: Term, run: Run, *, seconds: float
-    ) -> tuple[Mapping[str, Any] | None, float]:
-        """The run's deployment as read at most `seconds` ago, and when that was (monotonic)."""
-        deployment_id = run.deployment_id or ""
-        async with self.rereading:
-            if term.clock.monotonic() - self.read_at.get(deployment_id, float("-inf")) > seconds:
-                await self._read_again(term, [deployment_id] if deployment_id else [])
-        read_at = self.read_at.get(deployment_id, float("-inf"))
-        is_recent = term.clock.monotonic() - read_at <= seconds
-        deployment = self.deployments.get(deployment_id) if is_recent else None
-        return (deployment.raw if deployment is not None else None), read_at
 
     async def enter(self, term: Term, found: Iterable[Run], *, since: float) -> None:
         """Put due runs into the ledger as waiting gangs; set a timer for those that are not due yet.
@@ -191,7 +160,7 @@ class Intake:
             await self._enter_due(term, due, since)
 
     async def _enter_due(self, term: Term, due: Sequence[Run], since: float) -> None:
-        await self._read_deployments(term, due, since)
+        await self.deployments.read_for(term, due, since=since, entered=self.entered)
         teams = await term.read(term.ledger.teams, term.pool)
         gangs: dict[str, Gang] = {}
         for run in due:
@@ -261,7 +230,7 @@ class Intake:
     async def _sweep(self, term: Term, now: float) -> None:
         swept_at = term.clock.monotonic()
         seen: set[str] = set()
-        unfinished = dict.fromkeys(self.queues, 0)
+        unfinished = dict.fromkeys(self.form.queues, 0)
         while unfinished:
             for queue, offset in list(unfinished.items()):
                 began = term.clock.monotonic()
@@ -288,69 +257,12 @@ class Intake:
             if run is None or run.state.type != "SCHEDULED":
                 term.astray.add(gang.run_id)
 
-    async def _read_pool(self, term: Term) -> None:
-        if term.clock.monotonic() - self.pool_read_at < POOL_SECONDS:
-            return
-        pool = await term.api.pool(term.pool)
-        queues = await term.api.queues(term.pool)
-        self.pool_paused = bool(pool.get("is_paused"))
-        template = await self._up_to_date(term, pool.get("base_job_template") or {})
-        if template != self.template:
-            self.template = template
-            self.entered.clear()
-        self.queues = tuple(queue.name for queue in queues)
-        self.paused_queues = frozenset(queue.name for queue in queues if queue.paused)
-        self.limits = RunLimits(
-            pool=pool.get("concurrency_limit"),
-            queues={queue.name: queue.limit for queue in queues if queue.limit is not None},
-        )
-        self.pool_read_at = term.clock.monotonic()
-
-    async def _up_to_date(self, term: Term, present: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The pool's template as this version ships it, the user's edits kept; looked at once in a term.
-
-        Whoever upgrades a worker, by whatever command it is started, finds the new fields in the form.
-        """
-        if self.is_upgraded or not present:
-            return present
-        upgraded = upgraded_template(present)
-        if upgraded != present:
-            try:
-                await term.api.update_template(term.pool, upgraded)
-                term.log.info("work pool %s: its form was brought up to date, your edits kept", term.pool)
-            except ApiRefused as error:
-                term.log.warning("work pool %s: its form stays as it is: %s", term.pool, error)
-                upgraded = dict(present)
-        self.is_upgraded = True
-        return upgraded
-
-    async def _read_deployments(self, term: Term, runs: Iterable[Run], since: float) -> None:
-        """Read what new runs inherit, unless it was read after they were: it may have been deployed anew."""
-        wanted = {
-            run.deployment_id
-            for run in runs
-            if run.deployment_id and run.id not in self.entered and self.read_at.get(run.deployment_id, -1.0) < since
-        }
-        await self._read_again(term, sorted(wanted))
-
     async def _read_ahead(self, term: Term) -> None:
-        await _caught(self._read_again(term, list(self.deployments)[-DEPLOYMENTS_AHEAD:]))
+        await _caught(self.deployments.read_ahead(term))
 
-    async def _read_again(self, term: Term, deployment_ids: Sequence[str]) -> None:
-        if not deployment_ids:
-            return
-        began = term.clock.monotonic()
-        for deployment_id, deployment in (await term.api.deployments(deployment_ids)).items():
-            self.deployments.pop(deployment_id, None)
-            self.deployments[deployment_id] = deployment  # last in order: last used
-            self.read_at[deployment_id] = began
-
-    async def _deployment(self, term: Term, run: Run) -> Deployment | None:
-        if run.deployment_id is None:
-            return None
-        if run.deployment_id not in self.deployments:
-            self.deployments |= await term.api.deployments([run.deployment_id])
-        return self.deployments.get(run.deployment_id)
+    async def _read_pool(self, term: Term) -> None:
+        if await self.form.read(term):
+            self.entered.clear()
 
     async def _parent(self, term: Term, run: Run) -> str | None:
         task_run_id = run.parent_task_run_id
@@ -362,7 +274,7 @@ class Intake:
 
     def _unchanged(self, term: Term, run: Run, teams: Mapping[str, Team]) -> bool:
         """Whether the run says what it said when it was entered; if so, only its newest state is kept."""
-        deployment = self.deployments.get(run.deployment_id or "")
+        deployment = self.deployments.known.get(run.deployment_id or "")
         said = (
             run.due, run.queue, run.name, run.deployment_id, run.tags, repr(run.job_variables),
             deployment.updated if deployment else "", tuple(sorted(teams.items())),

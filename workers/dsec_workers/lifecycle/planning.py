@@ -78,7 +78,7 @@ class Planning:
         preemptors = await term.read(term.ledger.preemptors, term.pool) if evicted_before else {}
         self.overrides = dict(orders.to_admit)
         await self._look_for_data(term, waiting, now)
-        room = intake.limits.room(gangs.values(), term.cluster.allowance(gangs, term.manifests))
+        room = intake.form.limits.room(gangs.values(), term.cluster.allowance(gangs, term.manifests))
         queue, refused = self._queue(term, intake, waiting, preemptors, room, now)
         snapshot = await self._snapshot(term, gangs, orders, now)
         planned = term.clock.monotonic()
@@ -117,9 +117,9 @@ class Planning:
         queue, refused = [], []
         for gang in waiting:
             reason = term.refused.get(gang.run_id)
-            if reason is None and intake.pool_paused:
+            if reason is None and intake.form.is_paused:
                 reason = Reason(code=ReasonCode.ADMISSION_FROZEN, text=f"work pool {term.pool} is paused")
-            elif reason is None and gang.team in intake.paused_queues:
+            elif reason is None and gang.team in intake.form.paused_queues:
                 reason = Reason(code=ReasonCode.ADMISSION_FROZEN, text=f"work queue {gang.team} is paused")
             elif reason is None:
                 reason = room.refusal(gang)

@@ -30,7 +30,7 @@ class StartAnswers:
     async def of(self, intake: Intake, term: Term, run: Run) -> Known | None:
         """What is known for a start of `run` at this moment."""
         try:
-            deployment, read_at = await intake.recent_deployment(term, run, seconds=DEPLOYMENT_SECONDS)
+            deployment, read_at = await intake.deployments.recent(term, run, seconds=DEPLOYMENT_SECONDS)
             storage = await self._default_storage(term)
         except (ApiUnavailable, ApiRefused):
             return None
