@@ -170,6 +170,8 @@ def _container(
 
 def _env(order: LaunchOrder, settings: KubernetesSettings, *, index: int) -> list[Object]:
     record = order_to_json(order)
+    # The worker decides how long a start may take; this is for the time in which there is none.
+    record["start_timeout_seconds"] += settings.pull_seconds
     record["env"] = {name: value for name, value in order.env.items() if name not in SECRET_VARIABLES}
     if index:
         record["placement"] = []  # member 0 tells the others

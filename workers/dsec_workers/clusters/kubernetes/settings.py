@@ -7,6 +7,7 @@ from typing import Any
 
 from dsec_blocks.model.errors import InvalidRequest
 from dsec_blocks.model.names import ENV_STORE
+from dsec_blocks.model.units import parse_duration
 from dsec_workers.clusters.kubernetes.credentials import ClusterAccess
 from dsec_workers.clusters.kubernetes.node_model import TOPOLOGY_LABELS
 
@@ -39,6 +40,8 @@ class KubernetesSettings:
     port: int = OUTPOST_PORT
     upload_seconds: int = 60
     """What a pod has after its gang's grace, for what is still in its spool."""
+    pull_seconds: float = 1200.0
+    """What images and init containers may take on top of the time that a start has (`DSEC_IMAGE_PULL`)."""
     topology_labels: tuple[str, ...] = TOPOLOGY_LABELS
     tolerations: tuple[Mapping[str, Any], ...] = ()
     node_selector: str = ""
@@ -77,4 +80,5 @@ class KubernetesSettings:
             store=environment.get(ENV_STORE) or "",
             cache_path=cache_path.rstrip("/"),
             port=int(port),
+            pull_seconds=parse_duration(environment.get("DSEC_IMAGE_PULL") or "20m", field="DSEC_IMAGE_PULL"),
         )
