@@ -88,7 +88,8 @@ def test_a_template_of_prefect_kubernetes_carries_over() -> None:
     spec, container = pod_of(job), pod_of(job)["containers"][0]
     assert job["metadata"]["labels"]["cost-centre"] == "7" and job["metadata"]["annotations"]["note"] == "kept"
     assert "generateName" not in job["metadata"]
-    assert spec["serviceAccountName"] == "users-own" and spec["tolerations"] == [{"key": "gpu", "operator": "Exists"}]
+    assert spec["serviceAccountName"] == "users-own"
+    assert spec["tolerations"] == [{"key": "gpu", "operator": "Exists"}, *SETTINGS.tolerations]
     assert (container["image"], container["imagePullPolicy"]) == ("team/image:3", "Always")
     assert container["command"][-1] == "dsec_workers.clusters.kubernetes.outpost" and "args" not in container
     assert env_of(job)["MINE"] == "1" and env_of(job)["DSEC_MEMBER"] == "0"

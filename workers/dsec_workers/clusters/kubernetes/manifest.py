@@ -120,8 +120,8 @@ def _pod_spec(
         spec["serviceAccountName"] = settings.service_account
     if not spec.get("serviceAccountName"):
         spec.pop("serviceAccountName", None)
-    if settings.tolerations:
-        spec["tolerations"] = [*(spec.get("tolerations") or []), *map(dict, settings.tolerations)]
+    own = [*(spec.get("tolerations") or [])]
+    spec["tolerations"] = [*own, *(dict(each) for each in settings.tolerations if each not in own)]
     _put_on(spec, member.node)
     volumes = [volume for volume in spec.get("volumes") or [] if volume["name"] not in ("dsec-scratch", CACHE)]
     spec["volumes"] = [*volumes, {"name": "dsec-scratch", "emptyDir": {}}]

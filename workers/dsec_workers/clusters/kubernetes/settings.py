@@ -1,21 +1,25 @@
 """What the Kubernetes adapter is told: which cluster, which namespace, and what our pods are made of."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypeVar
 
 from dsec_blocks.model.errors import InvalidRequest
 from dsec_blocks.model.names import ENV_STORE
 from dsec_blocks.model.units import parse_duration
 from dsec_workers.clusters.kubernetes.credentials import ClusterAccess
 from dsec_workers.clusters.kubernetes.node_model import TOPOLOGY_LABELS
+from dsec_workers.clusters.kubernetes.tolerations import GPU_TOLERATIONS, Toleration, read_tolerations
 
+_T = TypeVar("_T")
 OUTPOST_PORT = 7077
 SCRATCH = "/dsec"
 """Where a member's pod keeps its gang directory: a volume of its own, so that the root file system may be read-only."""
 TERMINATION_LOG = "/dev/termination-log"
 DEFAULT_IMAGE = "dsec:latest"
+ENV_TOLERATIONS = "DSEC_KUBERNETES_TOLERATIONS"
+"""A JSON list as in a pod's spec; "[]" is none, without it what is customary for GPU nodes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +47,9 @@ class KubernetesSettings:
     pull_seconds: float = 1200.0
     """What images and init containers may take on top of the time that a start has (`DSEC_IMAGE_PULL`)."""
     topology_labels: tuple[str, ...] = TOPOLOGY_LABELS
-    tolerations: tuple[Mapping[str, Any], ...] = ()
+    tolerations: tuple[Toleration, ...] = GPU_TOLERATIONS
+    """What all gangs' pods tolerate: nodes whose taints these cover are open. What a template tolerates beyond them is
+    put on its pods and opens no node."""
     node_selector: str = ""
     """A label selector: which of the cluster's nodes are the pool's. Empty: all."""
     has_outposts: bool = True
@@ -77,8 +83,15 @@ class KubernetesSettings:
             service_account=environment.get("DSEC_SERVICE_ACCOUNT") or "",
             secret=environment.get("DSEC_SECRET") or "dsec-prefect",
             node_selector=environment.get("DSEC_NODE_SELECTOR") or "",
+            tolerations=_read(environment, ENV_TOLERATIONS, read_tolerations, GPU_TOLERATIONS),
             store=environment.get(ENV_STORE) or "",
             cache_path=cache_path.rstrip("/"),
             port=int(port),
             pull_seconds=parse_duration(environment.get("DSEC_IMAGE_PULL") or "20m", field="DSEC_IMAGE_PULL"),
         )
+
+
+def _read(environment: Mapping[str, str], variable: str, read: Callable[..., _T], default: _T) -> _T:
+    """What `read` makes of a variable; the default where it is empty or not set."""
+    text = environment.get(variable) or ""
+    return read(text, variable=variable) if text else default
