@@ -94,7 +94,7 @@ def test_a_template_of_prefect_kubernetes_carries_over() -> None:
     assert container["command"][-1] == "dsec_workers.clusters.kubernetes.outpost" and "args" not in container
     assert env_of(job)["MINE"] == "1" and env_of(job)["DSEC_MEMBER"] == "0"
     assert container["resources"]["requests"] == {"cpu": "4", "nvidia.com/gpu": "1"}
-    assert [mount["mountPath"] for mount in container["volumeMounts"]] == ["/data", "/dsec"]
+    assert [mount["mountPath"] for mount in container["volumeMounts"]] == ["/data", "/dsec", "/dev/shm"]
     assert [each["name"] for each in spec["containers"]] == ["prefect-job", "sidecar"]
     # A claim has to be bound by kube-scheduler: it may choose this node only.
     assert "nodeName" not in spec
@@ -148,6 +148,15 @@ def test_a_cache_that_is_no_folder_of_a_node_is_refused_at_the_workers_start(pat
     told = {"DSEC_CACHE_HOST_PATH": "/var/lib/dsec/cache/"}
     found = KubernetesSettings.from_environment("gpus", access=ClusterAccess(), environment=told)
     assert found.cache_path == "/var/lib/dsec/cache"
+
+
+def test_images_from_a_private_registry_are_pulled_with_the_pools_secrets_beside_the_templates() -> None:
+    settings = replace(SETTINGS, pull_secrets=("registry", "mine"))
+    template = {"spec": {"template": {"spec": {"imagePullSecrets": [{"name": "mine"}]}}}}
+    (job,) = jobs_of(order_on(["a"]), settings, namespace="team", template=template)
+    assert pod_of(job)["imagePullSecrets"] == [{"name": "mine"}, {"name": "registry"}]
+    (job,) = jobs_of(order_on(["a"]), SETTINGS, namespace="team")
+    assert "imagePullSecrets" not in pod_of(job)
 
 
 def test_names_fit_and_tell_attempts_and_members_apart() -> None:

@@ -23,6 +23,7 @@ from dsec_workers.clusters.kubernetes.naming import (
     job_name,
     placement_annotations,
 )
+from dsec_workers.clusters.kubernetes.pod_security import secure
 from dsec_workers.clusters.kubernetes.settings import SCRATCH, TERMINATION_LOG, KubernetesSettings
 from dsec_workers.clusters.local.layout import order_to_json
 from dsec_workers.clusters.protocol import LaunchOrder
@@ -39,7 +40,10 @@ SECRET_VARIABLES = ("PREFECT_API_URL", "PREFECT_API_KEY", "PREFECT_API_AUTH_STRI
 """What members take from their namespace's Secret, where it has them, instead of from their Job's text."""
 OUTPOST = ["python", "-m", "dsec_workers.clusters.kubernetes.outpost"]
 CONTAINER = "gang"
-CACHE = "dsec-cache"
+SCRATCH_VOLUME, SHARED_MEMORY_VOLUME, CACHE = "dsec-scratch", "dsec-shm", "dsec-cache"
+SHARED_MEMORY = "/dev/shm"
+HOME = f"{SCRATCH}/home"
+"""A home that any user may write to: images are made for users of their own, and their roots may be read-only."""
 _NO_DISRUPTION = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false", "karpenter.sh/do-not-disrupt": "true"}
 
 
@@ -122,15 +126,37 @@ def _pod_spec(
         spec.pop("serviceAccountName", None)
     own = [*(spec.get("tolerations") or [])]
     spec["tolerations"] = [*own, *(dict(each) for each in settings.tolerations if each not in own)]
+    pulled = [*(spec.get("imagePullSecrets") or [])]
+    if more := [{"name": name} for name in settings.pull_secrets if {"name": name} not in pulled]:
+        spec["imagePullSecrets"] = [*pulled, *more]
     _put_on(spec, member.node)
-    volumes = [volume for volume in spec.get("volumes") or [] if volume["name"] not in ("dsec-scratch", CACHE)]
-    spec["volumes"] = [*volumes, {"name": "dsec-scratch", "emptyDir": {}}]
-    if settings.cache_path:
-        # Made where no agent has been yet: a cache that is not there must not keep a pod from starting.
-        spec["volumes"].append({"name": CACHE, "hostPath": {"path": settings.cache_path, "type": "DirectoryOrCreate"}})
+    ours = _volumes(settings)
+    spec["volumes"] = [*(v for v in spec.get("volumes") or [] if v["name"] not in ours), *ours.values()]
     containers = spec.get("containers") or [{}]
     containers[0] = _container(dict(containers[0]), order, settings, index=index, member=member)
+    secure(spec, containers[0], user=settings.user)
     spec["containers"] = containers
+
+
+def _volumes(settings: KubernetesSettings) -> dict[str, Object]:
+    memory = {"medium": "Memory", **({"sizeLimit": settings.shared_memory} if settings.shared_memory else {})}
+    found: dict[str, Object] = {SCRATCH_VOLUME: {"emptyDir": {}}, SHARED_MEMORY_VOLUME: {"emptyDir": memory}}
+    if settings.cache_path:
+        # Made where no agent has been yet: a cache that is not there must not keep a pod from starting.
+        found[CACHE] = {"hostPath": {"path": settings.cache_path, "type": "DirectoryOrCreate"}}
+    return {name: {"name": name, **source} for name, source in found.items()}
+
+
+def _mounts(given: Sequence[Object], settings: KubernetesSettings) -> list[Object]:
+    """The template's, then ours. Its own /dev/shm stays."""
+    mounts = [mount for mount in given if mount["mountPath"].rstrip("/") != SCRATCH]
+    ours = [{"name": SCRATCH_VOLUME, "mountPath": SCRATCH}]
+    if not any(mount["mountPath"].rstrip("/") == SHARED_MEMORY for mount in mounts):
+        ours.append({"name": SHARED_MEMORY_VOLUME, "mountPath": SHARED_MEMORY})
+    if settings.cache_path:
+        # The same path as on the node and in the agent, so that a NodeCache block means one folder everywhere.
+        ours.append({"name": CACHE, "mountPath": settings.cache_path})
+    return [*mounts, *ours]
 
 
 def _put_on(spec: Object, node: str) -> None:
@@ -153,17 +179,12 @@ def _container(
     container.pop("args", None)
     if container.get("imagePullPolicy") is None:
         container.pop("imagePullPolicy", None)
-    container["env"] = _merged_env(container.get("env"), _env(order, settings, index=index))
-    if settings.store and not any(entry["name"] == ENV_STORE for entry in container["env"]):
-        container["env"].append({"name": ENV_STORE, "value": settings.store})
+    env = _merged_env(container.get("env"), _env(order, settings, index=index))
+    said = {entry["name"] for entry in env}
+    defaults = _default_env(settings)
+    container["env"] = [*env, *({"name": n, "value": v} for n, v in defaults.items() if v and n not in said)]
     container["resources"] = _resources(container.get("resources") or {}, order, member)
-    mounts = [mount for mount in container.get("volumeMounts") or [] if mount["mountPath"] != SCRATCH]
-    container["volumeMounts"] = [*mounts, {"name": "dsec-scratch", "mountPath": SCRATCH}]
-    if settings.cache_path:
-        # The same path as on the node and in the agent, so that a NodeCache block means one folder everywhere.
-        container["volumeMounts"].append({"name": CACHE, "mountPath": settings.cache_path})
-        if not any(entry["name"] == ENV_CACHE_DIR for entry in container["env"]):
-            container["env"].append({"name": ENV_CACHE_DIR, "value": settings.cache_path})
+    container["volumeMounts"] = _mounts(container.get("volumeMounts") or [], settings)
     container.update(terminationMessagePath=TERMINATION_LOG, terminationMessagePolicy="FallbackToLogsOnError")
     return container
 
@@ -196,6 +217,18 @@ def _env(order: LaunchOrder, settings: KubernetesSettings, *, index: int) -> lis
         {"name": ENV_KEY, "valueFrom": key},
         *secret,
     ]
+
+
+def _default_env(settings: KubernetesSettings) -> dict[str, str]:
+    """What the template may say otherwise; empty values are not said."""
+    return {
+        ENV_STORE: settings.store,
+        ENV_CACHE_DIR: settings.cache_path,
+        "HOME": HOME,
+        "PREFECT_HOME": f"{HOME}/.prefect",
+        # Images have no name for this user, and much that asks for one fails without (getpass, torch's compiler cache).
+        "USER": "dsec" if settings.user else "",
+    }
 
 
 def _merged_env(given: Any, ours: Sequence[Object]) -> list[Object]:

@@ -8,8 +8,10 @@ from typing import TypeVar
 from dsec_blocks.model.errors import InvalidRequest
 from dsec_blocks.model.names import ENV_STORE
 from dsec_blocks.model.units import parse_duration
+from dsec_workers.clusters.kubernetes import variables
 from dsec_workers.clusters.kubernetes.credentials import ClusterAccess
 from dsec_workers.clusters.kubernetes.node_model import TOPOLOGY_LABELS
+from dsec_workers.clusters.kubernetes.pod_security import MEMBER_USER
 from dsec_workers.clusters.kubernetes.tolerations import GPU_TOLERATIONS, Toleration, read_tolerations
 
 _T = TypeVar("_T")
@@ -20,6 +22,12 @@ TERMINATION_LOG = "/dev/termination-log"
 DEFAULT_IMAGE = "dsec:latest"
 ENV_TOLERATIONS = "DSEC_KUBERNETES_TOLERATIONS"
 """A JSON list as in a pod's spec; "[]" is none, without it what is customary for GPU nodes."""
+ENV_TOPOLOGY_LABELS = "DSEC_KUBERNETES_TOPOLOGY_LABELS"
+ENV_PULL_SECRETS = "DSEC_KUBERNETES_PULL_SECRETS"
+ENV_USER = "DSEC_KUBERNETES_USER"
+ENV_SHARED_MEMORY = "DSEC_KUBERNETES_SHARED_MEMORY"
+ENV_UPLOAD = "DSEC_KUBERNETES_UPLOAD"
+UPLOAD_SECONDS = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,11 +50,18 @@ class KubernetesSettings:
     cache_path: str = ""
     """The folder on each node where its agent keeps the cache: pods get it under the same path. Empty: none."""
     port: int = OUTPOST_PORT
-    upload_seconds: int = 60
+    upload_seconds: int = UPLOAD_SECONDS
     """What a pod has after its gang's grace, for what is still in its spool."""
+    pull_secrets: tuple[str, ...] = ()
+    """Secrets in the gangs' namespaces with which their images are pulled."""
+    user: int = MEMBER_USER
+    """Who members run as, without privileges, unless their template says another; 0: as template and image say."""
+    shared_memory: str = ""
+    """The size of a member's /dev/shm, as a quantity. Empty: as much as its pod may have of memory."""
     pull_seconds: float = 1200.0
     """What images and init containers may take on top of the time that a start has (`DSEC_IMAGE_PULL`)."""
     topology_labels: tuple[str, ...] = TOPOLOGY_LABELS
+    """Labels of nodes that say where they are, from the widest level down to the rack."""
     tolerations: tuple[Toleration, ...] = GPU_TOLERATIONS
     """What all gangs' pods tolerate: nodes whose taints these cover are open. What a template tolerates beyond them is
     put on its pods and opens no node."""
@@ -84,6 +99,11 @@ class KubernetesSettings:
             secret=environment.get("DSEC_SECRET") or "dsec-prefect",
             node_selector=environment.get("DSEC_NODE_SELECTOR") or "",
             tolerations=_read(environment, ENV_TOLERATIONS, read_tolerations, GPU_TOLERATIONS),
+            topology_labels=_read(environment, ENV_TOPOLOGY_LABELS, variables.label_keys, TOPOLOGY_LABELS),
+            pull_secrets=_read(environment, ENV_PULL_SECRETS, variables.object_names, ()),
+            user=_read(environment, ENV_USER, variables.user_id, MEMBER_USER),
+            shared_memory=_read(environment, ENV_SHARED_MEMORY, variables.size, ""),
+            upload_seconds=_read(environment, ENV_UPLOAD, variables.whole_seconds, UPLOAD_SECONDS),
             store=environment.get(ENV_STORE) or "",
             cache_path=cache_path.rstrip("/"),
             port=int(port),

@@ -55,8 +55,9 @@ class Identity:
         token = gang_token(environment.pop(ENV_KEY), key)
         order = order_from_json(json.loads(environment.pop(ENV_ORDER)))
         home = Path(environment[ENV_SCRATCH])
-        for made in (home, Path(environment.get("TMPDIR") or home / "tmp")):
-            made.mkdir(parents=True, exist_ok=True)
+        for made in (home, Path(environment.get("TMPDIR") or home / "tmp"), Path(environment.get("HOME") or home)):
+            if made.is_relative_to(home):  # what is elsewhere is the image's, and may be read-only
+                made.mkdir(parents=True, exist_ok=True)
         log = environment.get(ENV_TERMINATION_LOG)
         env = {**environment, ENV_HOME: str(home), **order.env}
         return cls(
