@@ -42,6 +42,20 @@ class Overheads:
         rounds, rest = divmod(elapsed, self.interval_seconds + self.checkpoint_seconds)
         return rounds * self.interval_seconds + min(rest, self.interval_seconds)
 
+    def first_commit(self, *, attempt: int) -> float:
+        """Seconds from the start of an attempt to its first commit; infinite without an interval."""
+        if self.interval_seconds is None:
+            return inf
+        return self._restart(attempt) + self.interval_seconds + self.checkpoint_seconds
+
+    def commits(self, elapsed: float, *, attempt: int) -> tuple[float, float] | None:
+        """Seconds from the start of an attempt to its first and its last commit; None before the first."""
+        first = self.first_commit(attempt=attempt)
+        if self.interval_seconds is None or elapsed < first:
+            return None
+        round_seconds = self.interval_seconds + self.checkpoint_seconds
+        return first, first + (elapsed - first) // round_seconds * round_seconds
+
     def kept(self, done: float, *, failed: bool) -> float:
         """How much of the work of an attempt survives its end before time."""
         if not failed and self.snapshot_on_evict:

@@ -1,17 +1,21 @@
 """The pool's own scheduler in a replay: the production `plan()` on a snapshot that is kept current.
 
-`plan()` is asked with the same values that the worker gives it, and no others. It is not asked when its answer is
-known: a job like one that was refused a moment ago, in a cluster where nothing has changed since, is refused too.
+`plan()` is asked with the values that the worker gives it, and no others: the commits that a gang has made, what has
+arrived lately, the planner's memory. It is not asked when its answer is known: a job like one that was refused a
+moment ago, in a cluster where nothing has changed since, is refused too.
 """
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from dsec_blocks.ledger.arrivals import Arrivals
 from dsec_blocks.model.devices import Node
 from dsec_blocks.model.errors import InvalidRequest
 from dsec_blocks.model.teams import Team
+from dsec_workers.lifecycle.records import seen
 from dsec_workers.scheduling import Plan, Policy, QueuedGang, RunningGang, Snapshot, build_snapshot, plan
+from dsec_workers.scheduling.memory import Memory
 from dsec_workers.scheduling.recalls import due_times
 from dsec_workers.scheduling.time_sharing import attained
 from dsec_workers.simulation.jobs import Waiting
@@ -44,6 +48,9 @@ class Production:
         self.waiting: dict[str, QueuedGang] = {}
         self.plan: Plan = Plan()
         """What was decided last, reasons included."""
+        self._memory = Memory()
+        self._arrivals = Arrivals()
+        self._attempts: dict[str, int] = {}
         self._finished: list[str] = []
         self._updated: dict[str, RunningGang] = {}
         self._usage = dict.fromkeys(teams, 0.0)
@@ -63,6 +70,9 @@ class Production:
     def arrived(self, job: Waiting, now: float) -> None:
         """In the line; the age of one that was evicted counts from its first arrival."""
         before = job.id in self._attained
+        if job.id not in self._attempts:
+            self._attempts[job.id] = 0
+            self._arrivals = self._arrivals.after([job.request])
         self.waiting[job.id] = QueuedGang(
             run_id=job.id,
             team=job.team,
@@ -82,6 +92,7 @@ class Production:
 
     def adopted(self, job: Waiting, seats: Seats, now: float) -> None:
         """It runs already."""
+        self._attempts[job.id] = 1
         self._updated[job.id] = RunningGang(
             run_id=job.id,
             team=job.team,
@@ -115,8 +126,8 @@ class Production:
         self._updated.pop(id, None)
         self._finished.append(id)
         if finished:
-            for memory in (self._attained, self._evicted_for):
-                memory.pop(id, None)
+            for known in (self._attained, self._evicted_for, self._attempts):
+                known.pop(id, None)
         self._dirty = True
 
     def wake_at(self) -> float | None:
@@ -149,14 +160,16 @@ class Production:
             self._settle(now)
             return []
         self._charge(now)
+        self._commit(now)
         self.snapshot = self.snapshot.apply(
             finished=self._finished,
             updated=list(self._updated.values()),
             usage=dict(self._usage),
             evicted_lately=self._evicted_lately(now),
+            seen=seen(self._arrivals),
         )
         self._finished, self._updated = [], {}
-        self.plan = plan(self.snapshot, list(self.waiting.values()), self.policy, now)
+        self.plan = plan(self.snapshot, list(self.waiting.values()), self.policy, now, memory=self._memory)
         self._had_lift.update(self.plan.lifted)
         decided: list[Start | Leave] = [self._start(number, site, now) for number in range(len(self.plan.admits))]
         for recall in self.plan.recalls:
@@ -169,9 +182,24 @@ class Production:
         self._dirty = len(self.plan.admits) >= self.policy.max_admissions
         return decided
 
+    def _commit(self, now: float) -> None:
+        """What running gangs have committed by now, as the ledger would tell it."""
+        if self.overheads.interval_seconds is None:
+            return
+        present = {gang.run_id: gang for gang in self.snapshot.gangs()} | self._updated
+        for id in present.keys() - self._finished:
+            gang = present[id]
+            commits = self.overheads.commits(now - gang.started_at, attempt=self._attempts[id])
+            if gang.promised or gang.evicting or commits is None:
+                continue
+            first, last = (gang.started_at + seconds for seconds in commits)
+            if last != gang.last_commit_at:
+                self._updated[id] = replace(gang, first_commit_at=first, last_commit_at=last)
+
     def _start(self, number: int, site: Site, now: float) -> Start:
         admit = self.plan.admits[number]
         gang = self.waiting.pop(admit.run_id)
+        self._attempts[gang.run_id] += 1
         for victim in admit.victims:
             self._evicted(victim.run_id, admit.run_id, now)
         self._updated[gang.run_id] = RunningGang(
@@ -227,9 +255,10 @@ class Production:
         for gang in self.snapshot.gangs():
             if gang.evicting or gang.promised:
                 continue
-            first = gang.started_at + policy.min_run_seconds
-            if gang.first_commit_at is None and first > now:
-                yield first
+            committed = self.overheads.first_commit(attempt=self._attempts[gang.run_id])
+            settled = gang.started_at + min(policy.min_run_seconds, committed)
+            if gang.first_commit_at is None and settled > now:
+                yield settled
             if policy.time_sharing:
                 had = attained(gang, now)
                 level = next((threshold for threshold in policy.level_device_seconds if threshold > had), None)
