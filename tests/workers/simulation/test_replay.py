@@ -46,6 +46,15 @@ def test_an_evicted_job_pays_checkpoint_and_restart_and_loses_no_work() -> None:
     assert found.outcomes["long"].wait == 140.0
 
 
+def test_a_job_that_leaves_is_charged_for_as_long_as_it_keeps_its_devices() -> None:
+    long, urgent = job("long", 0, 1000, "8"), job("urgent", 400, 100, "8", priority=50)
+    found = replayed(trace(long, urgent), "1x8", "dsec", tick=60.0)
+    # Told at 420 s; its 10 s of checkpoint are over at the end of that minute, when the other one begins.
+    assert starts(found)["urgent"] == 480.0
+    assert found.outcomes["long"].lost_device_seconds == 8 * 60.0
+    assert found.outcomes["long"].held_device_seconds == 8 * (1000.0 + 60.0 + 30.0)
+
+
 def test_without_a_snapshot_work_since_the_last_commit_is_done_again() -> None:
     cost = Overheads(checkpoint_seconds=10.0, restart_seconds=0.0, interval_seconds=300.0, snapshot_on_evict=False)
     found = replayed(trace(job("long", 0, 1000, "8"), job("urgent", 400, 100, "8", priority=50)), "1x8", "dsec",

@@ -220,8 +220,8 @@ class Replay:
         end = self.now + self.overheads.wall(self._left[present.id], attempt=present.attempt)
         self._put(end, "end", (present.id, present.attempt, end))
 
-    def _interrupt(self, present: _Attempt, *, failed: bool) -> None:
-        """Take stock of an attempt that ends before its work does."""
+    def _interrupt(self, present: _Attempt, *, failed: bool, stays: float = 0.0) -> None:
+        """Take stock of an attempt that ends before its work does, and holds its devices for so many seconds more."""
         outcome = self.recording.outcomes[present.id]
         if present.started_at is None:
             return
@@ -229,8 +229,7 @@ class Replay:
         done = min(self._left[present.id], self.overheads.done(elapsed, attempt=present.attempt))
         kept = min(self._left[present.id], self.overheads.kept(done, failed=failed))
         self._left[present.id] -= kept
-        tail = 0.0 if failed else self.overheads.checkpoint_seconds
-        outcome.lost_device_seconds += (elapsed - kept + tail) * _devices(present.seats)
+        outcome.lost_device_seconds += (elapsed - kept + stays) * _devices(present.seats)
 
     def _fail(self, failure: Failure) -> None:
         number = self.site.number[failure.node]
@@ -294,8 +293,9 @@ class Replay:
             raise NotFree(f"{id} is leaving or has not begun; it cannot be evicted")
         victim.leaving = True
         self.recording.outcomes[id].evictions += 1
-        self._interrupt(victim, failed=False)
-        self._put(self.now + self.overheads.checkpoint_seconds, "gone", (id, victim.attempt))
+        gone_at = self._tick(self.now + self.overheads.checkpoint_seconds)
+        self._interrupt(victim, failed=False, stays=gone_at - self.now)
+        self._put(gone_at, "gone", (id, victim.attempt))
 
 
 def _devices(seats: Seats) -> int:
