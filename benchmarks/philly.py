@@ -32,7 +32,8 @@ from dsec_workers.simulation.schedulers import Scheduler
 
 NODES = (58, 67, 90)
 NON_SHARED = ("fifo", "easy", "kueue-like")
-LAS = "tiresias-like"
+LAS = ("tiresias-like", "tiresias-like-our-levels")
+"""Least attained service with the published limits, and with the levels of our own time sharing."""
 OFF, ON = "dsec", "dsec, time sharing"
 OVERHEADS = Overheads(checkpoint_seconds=10.0, restart_seconds=30.0)
 TICK_SECONDS = 60.0
@@ -111,8 +112,8 @@ def summary(results: Sequence[dict[str, Any]]) -> dict[str, float]:
             ):
                 best = min(row[time_] for row in others)
                 found.setdefault(figure, []).append(ours[time_] / best)
-        if shared and LAS in rows:
-            las = rows[LAS]
+        if shared and all(name in rows for name in LAS):
+            las = min((rows[name] for name in LAS), key=lambda row: float(row["mean_jct"]))
             found.setdefault("mean_jct_vs_las", []).append(shared["mean_jct"] / las["mean_jct"])
             found.setdefault("lost_work_vs_las", []).append(shared["lost_device_hours"] / las["lost_device_hours"])
         if "easy" in rows and LARGEST in rows["easy"]["by_size"]:
@@ -173,7 +174,7 @@ def main() -> None:
     if time_sharing() is None:
         Console(stderr=True).print("this DSec's policy has no time sharing: that row is left out")
     # The slow ones first, so that the processes end together.
-    order = [OFF, ON, LAS, "easy", "kueue-like", "fifo"]
+    order = [OFF, ON, *LAS, "easy", "kueue-like", "fifo"]
     scenarios = [(count, name) for name in order if name in names for count in sorted(options.nodes)]
     results: list[dict[str, Any]] = []
     todo = []

@@ -23,6 +23,7 @@ _COLOURS = {
     "fifo": "#868e96",
     "kueue-like": "#e8890c",
     "tiresias-like": "#7048b6",
+    "tiresias-like-our-levels": "#b197fc",
 }
 _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; color: #1f2933; max-width: 1140px; margin: 2rem auto; padding: 0 1rem }

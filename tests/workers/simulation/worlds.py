@@ -12,7 +12,7 @@ from dsec_workers.simulation.policies import baseline, production
 from dsec_workers.simulation.recording import Recording
 from dsec_workers.simulation.replay import Failure, Replay
 
-SCHEDULERS = ("dsec", "fifo", "easy", "kueue-like", "tiresias-like")
+SCHEDULERS = ("dsec", "fifo", "easy", "kueue-like", "tiresias-like", "tiresias-like-our-levels")
 
 
 def job(id: str, at: float, duration: float, shape: str, *, team: str = "a", **fields: object) -> Job:

@@ -10,7 +10,8 @@ from dsec_workers.simulation.jobs import Waiting
 from dsec_workers.simulation.site import Shape
 
 Key = tuple[float, str]
-"""First come, first served: first submit time, then id. An evicted job comes back to its old place."""
+"""A place in the line, the least first. First come, first served: first submit time, then id, so that an evicted job
+comes back to its old place."""
 
 
 class Group:
@@ -23,9 +24,9 @@ class Group:
     def __len__(self) -> int:
         return len(self._heap)
 
-    def push(self, job: Waiting) -> None:
-        """Line up."""
-        heappush(self._heap, ((job.submitted_at, job.id), job))
+    def push(self, job: Waiting, place: Key | None = None) -> None:
+        """Line up by first submit time, or at that place."""
+        heappush(self._heap, (place or (job.submitted_at, job.id), job))
 
     @property
     def head(self) -> Waiting:
@@ -53,16 +54,18 @@ class Group:
 class Line:
     """All groups that have somebody waiting."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, by_team: bool = True) -> None:
+        """`by_team` false puts jobs of all teams into one group, for schedulers that know none."""
+        self._by_team = by_team
         self._groups: dict[tuple[str, Shape, int], Group] = {}
 
-    def push(self, job: Waiting, *, rank: int = 0) -> None:
+    def push(self, job: Waiting, *, rank: int = 0, place: Key | None = None) -> None:
         """Line up; a lower rank goes first where a scheduler looks at ranks."""
-        key = (job.team, Shape.of(job.request), rank)
+        key = (job.team if self._by_team else "", Shape.of(job.request), rank)
         group = self._groups.get(key)
         if group is None:
             group = self._groups[key] = Group(*key)
-        group.push(job)
+        group.push(job, place)
 
     def groups(self) -> list[Group]:
         """Groups that have somebody waiting, by rank, then by their oldest."""

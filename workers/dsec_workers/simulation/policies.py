@@ -11,7 +11,7 @@ from dsec_workers.simulation.overheads import Overheads
 from dsec_workers.simulation.production import Production
 from dsec_workers.simulation.schedulers import Scheduler
 
-BASELINES = ("fifo", "easy", "kueue-like", "tiresias-like")
+BASELINES = ("fifo", "easy", "kueue-like", "tiresias-like", "tiresias-like-our-levels")
 
 
 def baseline(name: str, teams: Mapping[str, Team]) -> Scheduler:
@@ -24,6 +24,8 @@ def baseline(name: str, teams: Mapping[str, Team]) -> Scheduler:
         return KueueLike(teams)
     if name == "tiresias-like":
         return TiresiasLike()
+    if name == "tiresias-like-our-levels":
+        return TiresiasLike(Policy().level_device_seconds, name=name)
     raise InvalidRequest(f"--compare: {name!r} is not a scheduler to compare with; there are {', '.join(BASELINES)}")
 
 
