@@ -32,7 +32,10 @@ def simulate(
         Path | None, typer.Option("--policy", help="Policy file (YAML or JSON); the default policy without one.")
     ] = None,
     compare: Annotated[
-        str, typer.Option("--compare", help="Also fifo, easy, kueue-like, tiresias-like, tiresias-like-our-levels; by commas.")
+        str,
+        typer.Option(
+            "--compare", help="Also fifo, easy, kueue-like, tiresias-like, tiresias-like-our-levels; with commas."
+        ),
     ] = "",
     format: Annotated[
         str | None, typer.Option("--format", help="csv, philly, alibaba or pollux; told by the columns by default.")
