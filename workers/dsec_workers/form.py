@@ -23,6 +23,7 @@ from dsec_blocks.model.requests import (
     Sharing,
     Topology,
 )
+from dsec_workers.clusters.kubernetes.counted import asked_in
 
 
 class GangVariables(BaseVariables):
@@ -216,8 +217,14 @@ class GangJobConfiguration(BaseJobConfiguration):
 
     @property
     def request_variables(self) -> dict[str, Any]:
-        """The gang request's job variables, for `parse_request`."""
-        return {**{name: getattr(self, name) for name in REQUEST_VARIABLES}, "env": self._request_env}
+        """The gang request's job variables, for `parse_request`.
+
+        What the manifest asks for its gang's container is the run's request where the run itself says nothing. Raises
+        `InvalidRequest` for a manifest that asks for what is no quantity.
+        """
+        said = {name: getattr(self, name) for name in REQUEST_VARIABLES}
+        asked = {name: value for name, value in asked_in(self.job_manifest).items() if said.get(name) is None}
+        return {**said, **asked, "env": self._request_env}
 
     @classmethod
     def _base_environment(cls) -> dict[str, str]:

@@ -113,7 +113,7 @@ def test_shared_memory_between_ranks_is_not_sixty_four_mebibytes() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-async def test_a_namespace_with_pod_security_restricted_refuses_a_gangs_pods(
+async def test_a_namespace_with_pod_security_restricted_admits_a_gangs_pods(
     kubernetes_api: Api, namespace: str, make_nodes: MakeNodes, open_cluster: OpenCluster
 ) -> None:
     labels = {f"pod-security.kubernetes.io/{what}": "restricted" for what in ("enforce", "warn")}

@@ -30,7 +30,7 @@ def open_nodes(settings: KubernetesSettings, *taints: dict[str, Any]) -> list[st
     return [each.name for each in supply.nodes() if each.schedulable]
 
 
-def test_a_gpu_node_with_the_customary_taint_is_never_schedulable() -> None:
+def test_a_gpu_node_with_the_customary_taint_is_open_to_gangs() -> None:
     amd, intel = ({"key": key, "effect": "NoExecute"} for key in ("amd.com/gpu", "gpu.intel.com/xe"))
     assert open_nodes(told(""), GPU_TAINT, amd, intel, OURS) == ["n0", "n1", "n2"]
     (job,) = jobs_of(order_on(["n0"]), told(""), namespace="team")

@@ -14,6 +14,7 @@ from typing import Any
 from dsec_blocks.model.errors import ClusterError
 from dsec_blocks.model.gangs import MemberPlacement
 from dsec_blocks.model.names import ENV_ATTEMPT, ENV_CACHE_DIR, ENV_MEMBER, ENV_RUN_ID, ENV_STORE
+from dsec_workers.clusters.kubernetes.counted import annotation, asked_of
 from dsec_workers.clusters.kubernetes.naming import (
     ANNOTATION_GRACE,
     ANNOTATION_NAME,
@@ -88,6 +89,7 @@ def _job(
     labels[LABEL_MEMBER] = str(index)
     annotations = {
         **placement_annotations(member),
+        **annotation(order.request),
         ANNOTATION_NAME: order.name,
         ANNOTATION_START_TIMEOUT: f"{order.start_timeout_seconds:g}",
         ANNOTATION_GRACE: f"{order.request.grace_seconds:g}",
@@ -243,11 +245,7 @@ def _resources(given: Mapping[str, Any], order: LaunchOrder, member: MemberPlace
     limits = {name: amount for name, amount in (given.get("limits") or {}).items() if amount is not None}
     requests = {name: amount for name, amount in (given.get("requests") or {}).items() if amount is not None}
     cards = {name: str(count) for name, count in resources_of(member).items()}
-    if order.request.cpus is not None:
-        requests["cpu"] = f"{math.ceil(order.request.cpus * 1000)}m"
-    if order.request.memory_bytes is not None:
-        requests["memory"] = str(order.request.memory_bytes)
-    found = {"limits": {**limits, **cards}, "requests": {**requests, **cards}}
+    found = {"limits": {**limits, **cards}, "requests": {**requests, **asked_of(order.request), **cards}}
     return {name: amounts for name, amounts in found.items() if amounts}
 
 

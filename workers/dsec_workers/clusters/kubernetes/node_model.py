@@ -11,7 +11,7 @@ from typing import Any
 
 from dsec_blocks.model.devices import Device, Health, Node
 from dsec_workers.clusters.kubernetes.occupancy import Requests
-from dsec_workers.clusters.kubernetes.resources import gpu_resource, product, unit_of
+from dsec_workers.clusters.kubernetes.resources import gpu_resource, product, quantity, unit_of
 
 TOPOLOGY_LABELS = ("topology.kubernetes.io/region", "topology.kubernetes.io/zone", "dsec.io/block", "dsec.io/rack")
 """From the widest level down; a cluster's own keys replace them in the settings."""
@@ -38,12 +38,14 @@ def node_model(
 ) -> Node:
     """One node with a device for each card, slice, or part of a card's time that it offers.
 
-    `foreign` is what pods that are not ours take there, `held` the places our gangs hold (they are never the ones
-    that foreign use closes).
+    `foreign` is what the ledger does not count there: what pods that are not ours take, and what ours take beyond their
+    request. `held` are the places our gangs hold (they are never the ones that foreign use closes).
     """
     name, labels = node["metadata"]["name"], node["metadata"].get("labels") or {}
     devices: list[Device] = []
-    for resource, amount in sorted(((node.get("status") or {}).get("allocatable") or {}).items()):
+    allocatable = (node.get("status") or {}).get("allocatable") or {}
+    cpus, memory = (_left(allocatable, foreign, resource) for resource in ("cpu", "memory"))
+    for resource, amount in sorted(allocatable.items()):
         gpu = gpu_resource(resource)
         if gpu is None:
             continue
@@ -70,7 +72,16 @@ def node_model(
         topology=tuple(labels[key] for key in topology_labels if labels.get(key)),
         labels=dict(labels),
         schedulable=why_closed(node, tolerations=tolerations) is None,
+        cpus=None if cpus is None else round(float(cpus), 3),
+        memory_bytes=None if memory is None else int(memory),
     )
+
+
+def _left(allocatable: Mapping[str, Any], foreign: Requests, resource: str) -> Decimal | None:
+    """What the ledger may count on; None where the node does not say how much it has."""
+    if resource not in allocatable:
+        return None
+    return max(Decimal(0), quantity(allocatable[resource]) - foreign.get(resource, Decimal(0)))
 
 
 def why_closed(node: Mapping[str, Any], *, tolerations: Iterable[Mapping[str, Any]] = ()) -> str | None:

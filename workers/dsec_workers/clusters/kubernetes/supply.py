@@ -11,10 +11,11 @@ from dsec_blocks.model.devices import Health, Node
 from dsec_blocks.model.gangs import MemberPlacement
 from dsec_workers.clusters.kubernetes import device_taints
 from dsec_workers.clusters.kubernetes.api import Object
+from dsec_workers.clusters.kubernetes.counted import beyond
 from dsec_workers.clusters.kubernetes.mirror import key_of as object_key
 from dsec_workers.clusters.kubernetes.naming import key_of
 from dsec_workers.clusters.kubernetes.node_model import node_model, resource_of, why_closed
-from dsec_workers.clusters.kubernetes.occupancy import Requests, node_of, taken_by_node
+from dsec_workers.clusters.kubernetes.occupancy import Requests, is_finished, node_of, taken_by_node
 from dsec_workers.clusters.kubernetes.resources import quantity
 from dsec_workers.clusters.kubernetes.settings import KubernetesSettings
 from dsec_workers.clusters.protocol import GangKey
@@ -32,6 +33,8 @@ class Supply:
         self._nodes: dict[str, Object] = {}
         self._pods: dict[str, dict[tuple[str, str], Object]] = {}
         """node → the pods on it"""
+        self._beyond: dict[str, dict[tuple[str, str], Requests]] = {}
+        """node → what pods of ours there take that the ledger does not count"""
         self._held: dict[str, dict[GangKey, tuple[str, ...]]] = {}
         """node → the places that gangs of ours have there"""
         self._closing: dict[str, set[GangKey]] = {}
@@ -55,15 +58,21 @@ class Supply:
 
     def pod_changed(self, before: Object | None, after: Object | None) -> None:
         """A pod came, changed or went."""
+        gone: Requests | None = None
         for pod, is_there in ((before, False), (after, True)):
             node = node_of(pod) if pod is not None else None
             if pod is None or node is None:
                 continue
-            on_node = self._pods.setdefault(node, {})
-            if is_there:
-                on_node[object_key(pod)] = pod
+            on_node, more, key = self._pods.setdefault(node, {}), self._beyond.setdefault(node, {}), object_key(pod)
+            if not is_there:
+                on_node.pop(key, None)
+                gone = more.pop(key, None)
             else:
-                on_node.pop(object_key(pod), None)
+                on_node[key] = pod
+                is_known = before is not None and node_of(before) == node and _uid(before) == _uid(pod)
+                taken = gone if is_known else beyond(pod)  # for ever the same: what a pod asks for is not changed
+                if taken:
+                    more[key] = taken
             self._models.pop(node, None)
 
     def slice_changed(self, before: Object | None, after: Object | None) -> None:
@@ -177,7 +186,12 @@ class Supply:
 
     def _worked_out(self, name: str, now: float) -> Node:
         holders = self._held.get(name, {})
-        foreign = self._taken(name, without=frozenset(holders))
+        foreign = dict(self._taken(name, without=frozenset(holders)))
+        for pod_key, more in self._beyond.get(name, {}).items():
+            pod = self._pods[name][pod_key]
+            if key_of(pod) in holders and not is_finished(pod):
+                for resource, amount in more.items():
+                    foreign[resource] = foreign.get(resource, quantity(0)) + amount
         settings = self._settings
         held = [place for places in holders.values() for place in places]
         model = node_model(
@@ -200,6 +214,10 @@ class Supply:
         left_out = without if isinstance(without, frozenset) else {without}
         pods = [pod for pod in self._pods.get(node, {}).values() if not left_out or key_of(pod) not in left_out]
         return taken_by_node(pods).get(node, {})
+
+
+def _uid(pod: Object) -> str:
+    return str(pod["metadata"].get("uid"))
 
 
 def _adjusted(model: Node, *, frozen: set[str], is_closed: bool) -> Node:
