@@ -66,6 +66,7 @@ def ranks_of(
                 "MASTER_PORT": str(master_port),
                 names.ENV_MEMBER: str(member),
                 **device_env(devices),
+                **(_part_env(devices) if local_size > 1 else {}),
                 **_launcher_env(
                     launcher,
                     rank=number,
@@ -86,6 +87,17 @@ def device_env(devices: Sequence[str]) -> dict[str, str]:
         "CUDA_VISIBLE_DEVICES": ",".join(devices),
         names.ENV_DEVICES: ",".join(devices),
     }
+
+
+def _part_env(numbers: Sequence[str]) -> dict[str, str]:
+    """What makes only these of a member's cards visible to AMD's and Intel's runtimes, which know cards by number.
+
+    Cards that have names are NVIDIA's. Intel's mask counts cards only where cards are not shown as their stacks.
+    """
+    if not numbers or not all(number.isdigit() for number in numbers):
+        return {}
+    shown = ",".join(numbers)
+    return {"HIP_VISIBLE_DEVICES": shown, "ZE_AFFINITY_MASK": shown, "ZE_FLAT_DEVICE_HIERARCHY": "COMPOSITE"}
 
 
 def launched_argv(argv: Sequence[str], *, launcher: str, env: Mapping[str, str], nodes: int) -> list[str]:
