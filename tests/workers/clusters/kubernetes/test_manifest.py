@@ -150,6 +150,24 @@ def test_a_cache_that_is_no_folder_of_a_node_is_refused_at_the_workers_start(pat
     assert found.cache_path == "/var/lib/dsec/cache"
 
 
+CLAIM = {"spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "claims"),
+    [
+        ({"volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]}, True),
+        ({"volumes": [{"name": "fast", "ephemeral": {"volumeClaimTemplate": CLAIM}}]}, True),
+        ({"resourceClaims": [{"name": "nic", "resourceClaimTemplateName": "nic"}]}, True),
+        ({"volumes": [{"name": "a", "emptyDir": {}}, {"name": "b", "csi": {"driver": "secrets"}}]}, False),
+    ],
+)
+def test_who_claims_something_is_bound_by_kube_scheduler_and_nobody_else(spec: dict[str, Any], claims: bool) -> None:
+    template = {"spec": {"template": {"spec": spec}}}
+    (job,) = jobs_of(order_on(["a"]), SETTINGS, namespace="team", template=template)
+    assert ("nodeName" not in pod_of(job), "affinity" in pod_of(job)) == (claims, claims)
+
+
 def test_images_from_a_private_registry_are_pulled_with_the_pools_secrets_beside_the_templates() -> None:
     settings = replace(SETTINGS, pull_secrets=("registry", "mine"))
     template = {"spec": {"template": {"spec": {"imagePullSecrets": [{"name": "mine"}]}}}}

@@ -45,6 +45,8 @@ SCRATCH_VOLUME, SHARED_MEMORY_VOLUME, CACHE = "dsec-scratch", "dsec-shm", "dsec-
 SHARED_MEMORY = "/dev/shm"
 HOME = f"{SCRATCH}/home"
 """A home that any user may write to: images are made for users of their own, and their roots may be read-only."""
+_CLAIMING = ("persistentVolumeClaim", "ephemeral")
+"""Volumes that stand for a claim, which kube-scheduler may have to bind to the node first."""
 _NO_DISRUPTION = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false", "karpenter.sh/do-not-disrupt": "true"}
 
 
@@ -163,8 +165,8 @@ def _mounts(given: Sequence[Object], settings: KubernetesSettings) -> list[Objec
 
 def _put_on(spec: Object, node: str) -> None:
     """Place the pod: by name, or through kube-scheduler where it has volumes or claims to bind first."""
-    claims = bool(spec.get("resourceClaims")) or any("persistentVolumeClaim" in v for v in spec.get("volumes") or [])
-    if not claims:
+    claims = any(kind in volume for volume in spec.get("volumes") or [] for kind in _CLAIMING)
+    if not claims and not spec.get("resourceClaims"):
         spec["nodeName"] = node
         return
     here = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
