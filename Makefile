@@ -81,8 +81,10 @@ kube-programs: venv ## Build its programs where they are missing; says so in one
 prometheus: venv ## Get Prometheus for the tests, from Debian's package; says so in one line where it cannot
 	$(BIN)/python -m tools.prometheus_programs
 
-test-kube: kube-programs ## The tests on a real Kubernetes control plane
-	$(PYTEST) tests/workers/clusters/kubernetes tests/deployments/control_plane tests/deployments/kubernetes tests/deployments/test_up_on_kubernetes.py tests/fakes
+test-kube: kube-programs ## The tests on a real Kubernetes control plane, but for those that take minutes (≤ 20 min)
+	DSEC_KUBERNETES=required $(PYTEST) -n $(PROCESSES) --dist loadfile -m "not long" \
+	  tests/workers/clusters/kubernetes tests/deployments/control_plane tests/deployments/kubernetes \
+	  tests/deployments/test_up_on_kubernetes.py tests/fakes tests/crash/test_outposts.py
 
 bench-%: venv ## One benchmark, for example: make bench-dispatch
 	$(BIN)/python -m benchmarks.$*

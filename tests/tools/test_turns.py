@@ -1,8 +1,9 @@
 """How the tests are spread over processes."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
-from tests.fixtures.turns import TURNS, suite_of, turn_of
+from tests.fixtures.turns import TURNS, pytest_xdist_make_scheduler, suite_of, turn_of
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -21,3 +22,15 @@ def test_a_file_of_no_suite_is_one_of_its_own_and_comes_last() -> None:
     alone = "tests/tools/test_turns.py"
     assert suite_of(alone) == alone
     assert turn_of(alone) > max(turn_of(path) for suite in TURNS for path in suite)
+
+
+def test_the_kubernetes_lane_fails_rather_than_skips_and_plays_tests_that_exist_file_by_file() -> None:
+    lines = (ROOT / "Makefile").read_text().partition("\ntest-kube:")[2].partition("\n\n")[0].replace("\\\n", " ")
+    words = lines.splitlines()[1].split()
+    assert words[0] == "DSEC_KUBERNETES=required"
+    paths = [word for word in words if word.startswith("tests/")]
+    assert "tests/crash/test_outposts.py" in paths
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+    assert words[words.index("--dist") + 1] == "loadfile", "else nearly all of it would be one suite of one process"
+    config = SimpleNamespace(option=SimpleNamespace(dist="loadfile"))
+    assert pytest_xdist_make_scheduler(config, None) is None  # type: ignore[arg-type]
