@@ -36,3 +36,16 @@ def test_it_pins_the_installer_that_the_makefile_pins() -> None:
     pinned = re.search(r"UV_VERSION := (\S+)", (ROOT / "Makefile").read_text())
     assert pinned is not None
     assert f"uv=={pinned[1]}" in RECIPE
+
+
+def test_what_runs_in_it_has_the_git_that_prefects_pull_steps_call() -> None:
+    """`git_clone`, the pull step that Prefect writes for a deployment from a repository, starts this program."""
+    import prefect.runner.storage
+
+    called = re.findall(r"run_process\(\s*\[\"(\w+)\"|cmd(?:: list\[str\])? = \[\"(\w+)\"",
+                        Path(prefect.runner.storage.__file__).read_text())  # fmt: skip
+    programs = {one or other for one, other in called}
+    assert programs == {"git"}
+    last = RECIPE[RECIPE.rindex("\nFROM ") :]
+    installed = re.search(r"apt-get install ([^&]+)", last)
+    assert installed is not None and programs <= set(installed[1].replace("\\", " ").split())
