@@ -1,4 +1,7 @@
-"""Real processes that race, are killed, or are stopped and wake: the ledger stays whole each time."""
+"""Real processes that race, are killed, or are stopped and wake: the ledger stays whole each time.
+
+T40 is k8s PR#136269 (one device for two claims under load), T51 HAMi#2640 (checked, then added).
+"""
 
 import multiprocessing
 import os
@@ -87,7 +90,7 @@ def _race(url: str, pool: str, seed: int, gate: Any, results: Any) -> None:
     results.put((won, lost))
 
 
-def test_two_processes_that_race_for_the_same_devices_never_share_one(ledger: Ledger, ledger_url: str) -> None:
+def test_t40_two_processes_that_race_for_the_same_devices_never_share_one(ledger: Ledger, ledger_url: str) -> None:
     spawn = multiprocessing.get_context("spawn")
     gate, results = spawn.Barrier(2), spawn.Queue()
     racers = [
@@ -108,7 +111,7 @@ def test_two_processes_that_race_for_the_same_devices_never_share_one(ledger: Le
     assert len(devices) == len(set(devices)) == sum(len(ledger.holders(pool)) for pool in ("red", "blue"))
 
 
-def test_threads_that_race_with_one_ledger_never_share_a_device(ledger: Ledger, fence: Fence) -> None:
+def test_t51_threads_that_race_with_one_ledger_never_share_a_device(ledger: Ledger, fence: Fence) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
     ledger.enqueue(fence, [waiting(f"r{n}") for n in range(24)])

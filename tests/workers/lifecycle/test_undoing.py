@@ -1,4 +1,7 @@
-"""A reservation that is given back is not planned again before Prefect has said that its run still waits."""
+"""A reservation that is given back is not planned again before Prefect has said that its run still waits.
+
+T36 is kueue#10407: records of what nobody owns any more.
+"""
 
 import logging
 from collections.abc import Iterator
@@ -126,7 +129,7 @@ async def test_a_look_that_fails_half_way_is_taken_again(takeover: Takeover, mon
     assert takeover.gang().state is GangState.ENDED
 
 
-async def test_a_deleted_run_leaves_nothing_to_look_at(takeover: Takeover) -> None:
+async def test_t36_a_deleted_run_leaves_nothing_to_look_at(takeover: Takeover) -> None:
     await claims.undo(takeover.term, takeover.reserved, None, why="the run was deleted")
     assert takeover.gang().state is GangState.ENDED
     assert not takeover.term.astray

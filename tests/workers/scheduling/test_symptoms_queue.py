@@ -1,7 +1,7 @@
 """What users of other queues complain about, each by its symptom: starvation, head of line, quota, fair share, reclaim.
 
 The rows are those of public bug reports: T1 kueue#8309, T2 kueue#4809, T3 kueue#9715, T4 kueue PR#7157, T7 KAI#1970,
-T8 KAI#1969, T9 flux-sched#1210, T13 volcano#377, T20 armada PR#5073, T31 KAI#500, T35 kueue#14811, T36 kueue#10407,
+T8 KAI#1969, T9 flux-sched#1210, T13 volcano#377, T20 armada PR#5073, T31 KAI#500, T35 kueue#14811,
 T38 kueue#1654, T41 k8s#140436, T42 ray#19131, T43 volcano#1860, T57 kueue PR#11720, T60 volcano#3976.
 """
 

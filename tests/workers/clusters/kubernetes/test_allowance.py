@@ -1,4 +1,7 @@
-"""Quotas and limit ranges before admission: a gang that a namespace would refuse waits with the number, whole."""
+"""Quotas and limit ranges before admission: a gang that a namespace would refuse waits with the number, whole.
+
+T60 is volcano#3976: members with verdicts of their own while their gang waits.
+"""
 
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
@@ -149,7 +152,7 @@ def site(open_site: OpenSite) -> Site:
     return open_site(1, gpus=4)
 
 
-async def test_a_run_waits_for_its_namespaces_quota_without_a_pod_and_starts_when_it_is_free(
+async def test_t60_a_run_waits_for_its_namespaces_quota_without_a_pod_and_starts_when_it_is_free(
     site: Site, kubernetes_api: Api, namespace: str
 ) -> None:
     notes = site.home / "notes"

@@ -1,4 +1,7 @@
-"""Nodes that somebody empties while gangs train on them: by `kubectl drain`, a taint, or `dsec drain`."""
+"""Nodes that somebody empties while gangs train on them: by `kubectl drain`, a taint, or `dsec drain`.
+
+T20 is KAI#1579: evictions past a disruption budget.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -122,7 +125,7 @@ async def test_a_taint_that_moves_pods_away_lets_the_whole_gang_checkpoint_and_l
     assert gone.reason and gone.reason.startswith(f"Its pod on {two_nodes[1]} was told to leave (DeletionByTaintManag")
 
 
-async def test_a_disruption_budget_refuses_the_eviction_and_a_drain_by_dsec_needs_none(
+async def test_t20_a_disruption_budget_refuses_the_eviction_and_a_drain_by_dsec_needs_none(
     kubernetes_api: Api, namespace: str, two_nodes: list[str], open_cluster: OpenCluster, tmp_path: Path
 ) -> None:
     told = await open_cluster(two_nodes)

@@ -1,4 +1,7 @@
-"""Jobs on the real API server: all of a gang or none, adopted instead of doubled, deleted by uid."""
+"""Jobs on the real API server: all of a gang or none, adopted instead of doubled, deleted by uid.
+
+T42 is ray#18872: what a job leaves when it dies.
+"""
 
 import asyncio
 from dataclasses import replace
@@ -46,7 +49,7 @@ async def test_a_gang_of_jobs_runs_where_it_was_put_and_a_second_create_adopts_i
     assert len(await jobs.of(order.key, namespace)) == 3
 
 
-async def test_deleting_the_first_members_job_deletes_the_gang(
+async def test_t42_deleting_the_first_members_job_deletes_the_gang(
     kubernetes_api: Api, namespace: str, jobs: GangJobs, make_nodes: MakeNodes
 ) -> None:
     order = order_on(await make_nodes(2))
