@@ -10,7 +10,7 @@ from tests.integration.site import Site
 pytestmark = pytest.mark.slow
 
 
-def test_a_low_priority_run_gives_way_waits_again_and_resumes(site: Site) -> None:
+def test_t19_a_killed_victim_counts_as_done_instead_of_waiting_and_resuming(site: Site) -> None:
     notes = site.home / "notes"
     site.start_worker()
     low = site.submit(

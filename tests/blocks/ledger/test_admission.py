@@ -1,4 +1,7 @@
-"""A gang gets all of its devices or none, whatever happens beside it."""
+"""A gang gets all of its devices or none, whatever happens beside it.
+
+T27 is scheduler-plugins#713 and volcano#2083, T28 scheduler-plugins#930.
+"""
 
 import pytest
 
@@ -29,7 +32,9 @@ def test_a_gang_without_devices_is_admitted_without_reservations(ledger: Ledger,
     assert ledger.check() == []
 
 
-def test_one_device_that_is_taken_means_that_nothing_is_reserved(ledger: Ledger, fence: Fence) -> None:
+def test_t28_of_two_members_one_starts_because_the_other_lost_its_device_to_somebody_in_between(
+    ledger: Ledger, fence: Fence
+) -> None:
     running(ledger, fence, "a", "n1/1")
     ledger.enqueue(fence, [waiting("b")])
     before = known(ledger, "b")
@@ -209,8 +214,10 @@ def test_a_running_gang_is_not_undone(ledger: Ledger, fence: Fence) -> None:
     assert known(ledger, "a") == gang
 
 
-def test_reservations_that_were_not_bound_in_time_are_found(ledger: Ledger, fence: Fence) -> None:
-    admitted(ledger, fence, "late", "n1/0")
+def test_t27_members_that_were_reserved_and_never_bound_hold_their_devices_for_ever(
+    ledger: Ledger, fence: Fence
+) -> None:
+    late = admitted(ledger, fence, "late", "n1/0", "n2/0", "n3/0")
     launching(ledger, fence, "launching", "n1/1")
     running(ledger, fence, "running", "n1/2")
 
@@ -218,6 +225,10 @@ def test_reservations_that_were_not_bound_in_time_are_found(ledger: Ledger, fenc
     assert [gang.run_id for gang in ledger.expired(POOL, LATER)] == ["late"]
     both = {GangState.RESERVED, GangState.LAUNCHING}
     assert [gang.run_id for gang in ledger.expired(POOL, LATER, both)] == ["late", "launching"]
+
+    ledger.undo_admission(fence, "late", late.attempt, why="not bound in time")
+    assert held(ledger) == {("n1/1", 0, "launching"), ("n1/2", 0, "running")}, "all three together"
+    assert known(ledger, "late").state is GangState.WAITING
 
 
 def test_a_new_attempt_inherits_the_step_to_resume_from_and_nothing_else(ledger: Ledger, fence: Fence) -> None:

@@ -1,4 +1,7 @@
-"""Devices pass on, outcomes are kept until Prefect knows them, and nothing counts twice."""
+"""Devices pass on, outcomes are kept until Prefect knows them, and nothing counts twice.
+
+T35 is kueue#14811, T42 ray#19131.
+"""
 
 import pytest
 
@@ -19,7 +22,7 @@ def test_the_promised_gang_moves_up_when_the_holder_releases_its_devices(ledger:
     assert ledger.check() == []
 
 
-def test_releasing_twice_takes_nothing_from_the_one_who_moved_up(ledger: Ledger, fence: Fence) -> None:
+def test_t42_devices_that_are_released_twice_are_taken_from_the_one_who_moved_up(ledger: Ledger, fence: Fence) -> None:
     running(ledger, fence, "v", "n1/0")
     admitted(ledger, fence, "b", "n1/0", victims=("v",))
 
@@ -187,6 +190,22 @@ def test_only_running_and_launching_gangs_are_evicted(ledger: Ledger, fence: Fen
         ("running", 1, None, "drain of n1"),
     ]
     assert ledger.check() == []
+
+
+def test_t35_a_gang_is_evicted_and_its_devices_are_reserved_for_it_all_the_same(ledger: Ledger, fence: Fence) -> None:
+    """Leaving is one step: whoever has left holds nothing and is evicted no more, however often that is said."""
+    running(ledger, fence, "v", "n1/0", "n1/1")
+    ledger.evict(fence, ["v"], why="drain of n1")
+    assert held(ledger) == {("n1/0", 0, "v"), ("n1/1", 0, "v")}, "its processes are still there"
+
+    for _ in range(2):
+        ledger.leave(fence, "v", 1, {"kind": "evicted"})
+        assert known(ledger, "v").state is GangState.LEAVING
+        assert held(ledger) == set() and ledger.check() == []
+    ledger.requeue(fence, "v", 1, evicted=True)
+    assert ledger.evictions(POOL) == [] and known(ledger, "v").evictions == 1
+    assert ledger.leave(fence, "v", 1, {"kind": "evicted"}) is False
+    assert known(ledger, "v").state is GangState.WAITING
 
 
 @pytest.mark.parametrize(("make", "state"), [(running, GangState.RUNNING), (launching, GangState.LAUNCHING)])

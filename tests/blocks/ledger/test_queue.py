@@ -95,7 +95,7 @@ def test_runs_cancelled_elsewhere_end_here_unless_they_hold_devices(ledger: Ledg
     assert known(ledger, "b").state is GangState.RUNNING
 
 
-def test_reasons_are_kept_while_a_gang_waits_and_gone_once_it_is_admitted(ledger: Ledger, fence: Fence) -> None:
+def test_t56_a_gang_that_was_placed_still_has_the_reason_it_waited_for(ledger: Ledger, fence: Fence) -> None:
     ledger.enqueue(fence, [waiting("a"), waiting("b")])
 
     ledger.set_reasons(fence, {"a": ("waits-for-capacity", "needs 2 GPU; 1 free")})

@@ -237,7 +237,7 @@ def test_what_a_large_victim_leaves_over_goes_to_the_next_without_another_evicti
     assert [admit.waits_for for admit in result.admits] == [(), ("large",)]
 
 
-def test_t6_the_whole_gang_of_a_victim_leaves_and_its_other_nodes_are_counted():
+def test_the_whole_gang_of_a_victim_leaves_and_its_other_nodes_are_counted():
     held = [
         running("wide", "n1/0-3", "n2/0-3", last_commit_at=NOW - 50),
         running("narrow", "n3/0-3", last_commit_at=NOW - 60),

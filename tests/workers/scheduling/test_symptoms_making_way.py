@@ -24,6 +24,19 @@ from tests.workers.scheduling.world import (
 )
 
 
+def test_t6_a_huge_job_loses_its_victims_to_an_earlier_job_of_the_same_cycle() -> None:
+    """Kueue PR#13863, #13320, #14998: it asks again after what the cycle has decided, and takes others, or nobody."""
+    nodes = [node(f"n{i}", 4) for i in range(3)]
+    held = [running(f"v{i}", f"n{i}/0-3", last_commit_at=NOW - 10 * i) for i in range(3)]
+    queue = [waiting("small", "4", priority=9, waited=90.0), waiting("huge", "2x4", priority=9, waited=60.0)]
+    alone = decide(cluster(nodes, held), queue[1])
+    assert evicted(alone) == {"huge": ["v0", "v1"]}, "whom it would take were it alone"
+    result = decide(cluster(nodes, held), *queue)
+    assert evicted(result) == {"small": ["v0"], "huge": ["v1", "v2"]}
+    result = decide(cluster(nodes[:2], held[:2]), *queue)
+    assert evicted(result) == {"small": ["v0"]}, "one is not enough for it, so nobody is told in vain"
+
+
 def test_t12_the_scheduler_spins_over_its_candidates() -> None:
     """kueue#12541: a loop over victims that never got smaller."""
     held = [running(f"r{i:02}", f"n1/{i}", ran=3600.0 + i) for i in range(20)]
@@ -91,8 +104,7 @@ def test_t19_a_killed_victim_counts_as_done() -> None:
     assert list(admitted(decide(gone, waiting("younger", "4"), back))) == ["victim"]
 
 
-def test_t27_nine_of_ten_members_are_placed_and_hold_their_devices_for_ever() -> None:
-    """scheduler-plugins#713, volcano#2083."""
+def test_nine_of_ten_members_have_room_and_keep_it_from_others() -> None:
     nodes = [node(f"n{i}", 1) for i in range(9)]
     result = decide(cluster([*nodes, node("n9", 1)], [running("r", "n9/0", preemptible=False)]), waiting("ten", "10x1"))
     assert result.admits == () and why(result) == {"ten": "waits-for-capacity"}
@@ -101,8 +113,7 @@ def test_t27_nine_of_ten_members_are_placed_and_hold_their_devices_for_ever() ->
     assert list(admitted(decide(cluster([*nodes, node("n9", 1)], held), waiting("ten", "10x1"), passer))) == ["one"]
 
 
-def test_t28_of_two_members_one_starts_because_the_other_lost_a_race() -> None:
-    """scheduler-plugins#930, kueue PR#13863: later gangs of a cycle see what earlier ones took."""
+def test_a_later_gang_of_the_cycle_is_given_what_an_earlier_one_took() -> None:
     queue = [waiting("first", "2x2", waited=90.0), waiting("second", "2x2", waited=80.0)]
     result = decide(cluster([node("n1", 2), node("n2", 2), node("n3", 2)]), *queue)
     assert [len(nodes) for nodes in admitted(result).values()] == [2] and "second" in why(result)

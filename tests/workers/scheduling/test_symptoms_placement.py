@@ -134,10 +134,14 @@ def test_a_gang_is_sent_where_none_of_its_inputs_are_though_another_node_has_the
     assert admitted(decide(snapshot, warm)) == {"warm": ["n2"]}
 
 
-def test_t49_only_the_first_failed_node_is_replaced_and_an_empty_replacement_counts_as_placed():
-    broken = [node("n1", 4, frozen=range(4)), node("n2", 4, frozen=range(4)), node("n3", 4), node("n4", 4)]
-    result = decide(cluster(broken), waiting("a", "4"), waiting("b", "4", waited=50), waiting("c", "4", waited=40))
-    assert admitted(result) == {"a": ["n3"], "b": ["n4"]} and list(why(result)) == ["c"]
+def test_t49_of_a_gangs_failed_nodes_only_the_first_is_replaced_and_an_empty_replacement_is_placed():
+    """A gang that lost two of its nodes is placed anew as a whole: on none of the failed ones, or not at all."""
+    failed = [node("n1", 4, frozen=range(4)), node("n2", 4, schedulable=False)]
+    back = waiting("back", "3x4", evictions=1, waited=9000.0)
+    sound = [node(f"n{i}", 4) for i in range(3, 6)]
+    assert admitted(decide(cluster([*failed, *sound]), back)) == {"back": ["n3", "n4", "n5"]}
+    result = decide(cluster([*failed, *sound[:2]]), back)
+    assert result.admits == () and list(why(result)) == ["back"]
 
 
 def test_t52_a_slice_freed_at_the_wrong_offset_leaves_memory_free_but_no_profile_possible():

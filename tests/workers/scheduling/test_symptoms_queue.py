@@ -1,7 +1,7 @@
 """What users of other queues complain about, each by its symptom: starvation, head of line, quota, fair share, reclaim.
 
 The rows are those of public bug reports: T1 kueue#8309, T2 kueue#4809, T3 kueue#9715, T4 kueue PR#7157, T7 KAI#1970,
-T8 KAI#1969, T9 flux-sched#1210, T13 volcano#377, T20 armada PR#5073, T31 KAI#500, T35 kueue#14811,
+T8 KAI#1969, T9 flux-sched#1210, T13 volcano#377, T20 armada PR#5073, T31 KAI#500,
 T38 kueue#1654, T41 k8s#140436, T42 ray#19131, T43 volcano#1860, T57 kueue PR#11720, T60 volcano#3976.
 """
 
@@ -149,7 +149,7 @@ def test_t31_a_gang_larger_than_the_limit_of_a_queue_above_is_half_placed() -> N
     assert result.admits == () and why(result) == {"g": "over-team-limit"}
 
 
-def test_t35_a_workload_is_evicted_and_still_counts_against_its_queue() -> None:
+def test_a_gang_that_leaves_counts_against_its_team_no_more() -> None:
     teams = [team("a", 2, borrow=0)]
     leaving = running("r", "n1/0-1", evicting=True)
     result = decide(cluster([node("n1", 4)], [leaving], teams), waiting("g", "2"))
@@ -176,7 +176,7 @@ def test_t41_a_trial_that_came_to_nothing_leaves_quota_in_use() -> None:
     assert decide(snapshot, waiting("can", "2x2")).admits == decide(snapshot, waiting("can", "2x2")).admits
 
 
-def test_t42_usage_falls_below_zero() -> None:
+def test_t42_a_gang_that_leaves_is_counted_out_twice_and_usage_falls_below_zero() -> None:
     teams = [team("a", 1), team("b", 1), team("c", 2)]
     held = [running("ra", "n1/0-3", team="a", evicting=True)]
     result = decide(cluster([node("n1", 4)], held, teams), waiting("g", "2", team="c"), waiting("h", "2", team="b"))
