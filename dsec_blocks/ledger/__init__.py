@@ -16,11 +16,12 @@ from dsec_blocks.ledger.ledger import Ledger
 from dsec_blocks.ledger.policies import ACTIVE, SHADOW, SHIPPED_VERSION, PolicyRecord
 from dsec_blocks.ledger.prefetches import Prefetch, PrefetchState
 from dsec_blocks.ledger.reservations import Holding
+from dsec_blocks.ledger.resuming import Resumption
 from dsec_blocks.ledger.transaction import Fence
 from dsec_blocks.ledger.wishes import STANDING_KINDS, WISH_KINDS, Wish
 
 __all__ = [
     "ACTIVE", "SHADOW", "SHIPPED_VERSION", "STANDING_KINDS", "WISH_KINDS", "AdmissionRequest", "Arrivals",
     "CachedBundle", "Decision", "DeviceCount", "Election", "Eviction", "Fence", "Figures", "Holding", "Inventory",
-    "Lease", "Ledger", "PolicyRecord", "Prefetch", "PrefetchState", "Violation", "Wish",
+    "Lease", "Ledger", "PolicyRecord", "Prefetch", "PrefetchState", "Resumption", "Violation", "Wish",
 ]  # fmt: skip

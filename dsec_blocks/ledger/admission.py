@@ -8,9 +8,10 @@ from collections.abc import Collection, Mapping, Sequence
 
 import sqlalchemy as sa
 
-from dsec_blocks.ledger import batch, prefetches, reservations, schema
+from dsec_blocks.ledger import batch, prefetches, reservations, resuming, schema
 from dsec_blocks.ledger.batch import AdmissionRequest
 from dsec_blocks.ledger.evictions import victims_of
+from dsec_blocks.ledger.resuming import Resumption
 from dsec_blocks.ledger.rows import GANG_COLUMNS, gangs_of
 from dsec_blocks.ledger.transaction import Fence, Transactions
 from dsec_blocks.model.errors import ReservationConflict
@@ -29,6 +30,7 @@ class Admission(Transactions):
         placement: Placement,
         *,
         victims: Sequence[str] = (),
+        resumptions: Sequence[Resumption] = (),
         expires_at: float,
         why: str = "",
         costs: Mapping[str, float] | None = None,
@@ -47,6 +49,7 @@ class Admission(Transactions):
             placement=placement,
             expires_at=expires_at,
             victims=victims,
+            resumptions=resumptions,
             why=why,
             costs=costs or {},
             lifted=lifted,
@@ -72,7 +75,8 @@ class Admission(Transactions):
         """A start that failed or expired: back to waiting, all its devices and promises given up.
 
         Returns the gangs that are being evicted for it, whose notices the caller withdraws where it still can.
-        Does nothing for an attempt that is neither reserved nor launching.
+        Does nothing for an attempt that is neither reserved nor launching. Of a gang that has not left yet, the next
+        attempt's reservation where it would have gone on is undone in the same way.
         """
         now = self._clock.now()
         values = {
@@ -92,6 +96,8 @@ class Admission(Transactions):
                 .returning(_gangs.c.pool, _gangs.c.team)
             ).one_or_none()
             if undone is None:
+                if resuming.on_their_way(connection, [run_id]).get(run_id) == attempt - 1:
+                    resuming.give_up(connection, [run_id], now=now)
                 return []
             reservations.release(
                 connection, pool=undone.pool, team=undone.team, run_id=run_id, attempt=attempt, now=now
@@ -102,8 +108,12 @@ class Admission(Transactions):
     def expired(
         self, pool: str, now: float, states: Collection[GangState] = frozenset({GangState.RESERVED})
     ) -> list[Gang]:
-        """Gangs in `states` whose reservation was not bound in time; the caller undoes their admissions."""
-        late = (_gangs.c.pool == pool, _gangs.c.state.in_(sorted(states)), _gangs.c.expires_at <= now)
+        """Gangs in `states` whose reservation was not bound in time; the caller undoes their admissions.
+
+        Those that leave and have not gone on in time where they were to (`resumes_at`) are among them in any case.
+        """
+        asked = sa.or_(_gangs.c.state.in_(sorted(states)), _gangs.c.resumes_at.is_not(None))
+        late = (_gangs.c.pool == pool, asked, _gangs.c.expires_at <= now)
         with self.reading() as connection:
             query = sa.select(*GANG_COLUMNS).where(*late).order_by(_gangs.c.expires_at, _gangs.c.run_id)
             return gangs_of(connection.execute(query))

@@ -14,9 +14,10 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 
-from dsec_blocks.ledger import evictions, prefetches, schema
+from dsec_blocks.ledger import evictions, prefetches, resuming, schema
 from dsec_blocks.ledger.decisions import Decision
-from dsec_blocks.ledger.rows import GANG_COLUMNS, chunks, gangs_of
+from dsec_blocks.ledger.resuming import Resumption, Unavailable
+from dsec_blocks.ledger.rows import GANG_COLUMNS, chunks, fresh_attempt, gangs_of
 from dsec_blocks.model.errors import ReservationConflict
 from dsec_blocks.model.gangs import Gang, GangState, Placement
 
@@ -32,6 +33,8 @@ class AdmissionRequest:
     """A waiting gang, the place it is to get, and until when its user code must run there.
 
     A device that a victim (or a gang already evicting, not yet promised to anybody) holds is promised behind it.
+    Victims that are to go on at once have their `resumptions`: what these need is reserved for them with it; one that
+    has begun to leave meanwhile leaves as it was told.
     `costs` are the victims' costs in device-seconds, for the record. What a gang that is `lifted` has had counts
     anew, and it is not lifted again. One that passes the head of line on a condition may stay until
     `conditional_until`. `entry` goes into the decision log with the admission, and only with it.
@@ -41,6 +44,7 @@ class AdmissionRequest:
     placement: Placement
     expires_at: float
     victims: Sequence[str] = ()
+    resumptions: Sequence[Resumption] = ()
     why: str = ""
     costs: Mapping[str, float] = field(default_factory=dict)
     lifted: bool = False
@@ -73,7 +77,9 @@ def _admit(connection: sa.Connection, requests: Sequence[AdmissionRequest], now:
     books = _Books.read(connection, requests)
     answers: list[Answer] = []
     won: list[tuple[AdmissionRequest, Gang]] = []
+    resumptions: list[Resumption] = []
     for request in requests:
+        going_on = books.resumptions(request)
         try:
             gang = books.enter(request, now)
         except ReservationConflict as conflict:
@@ -81,8 +87,10 @@ def _admit(connection: sa.Connection, requests: Sequence[AdmissionRequest], now:
         else:
             answers.append(gang)
             won.append((request, gang))
+            resumptions += going_on
     if won:
         _write(connection, won, books.reserved, now)
+        resuming.remember(connection, resumptions, now=now)
     return answers
 
 
@@ -99,6 +107,10 @@ class _Books:
     """Of every gang that waits in this batch, is a victim in it, or holds a device that it asks for."""
     holders: dict[tuple[str, int], str]
     """(device, turn) → run."""
+    attempts: dict[str, int] = field(default_factory=dict)
+    """Of the victims."""
+    spoken_for: set[str] = field(default_factory=set)
+    """Devices at which somebody is to go on once it has left: its state says that it leaves, but not from there."""
     reserved: list[dict[str, Any]] = field(default_factory=list)
     """Rows of reservations that the batch will write."""
 
@@ -107,16 +119,22 @@ class _Books:
         """Lock and read the gangs that are to be admitted, and the reservations of the devices that they ask for."""
         gangs: dict[str, Gang] = {}
         states: dict[str, str] = {}
+        attempts: dict[str, int] = {}
         holders: dict[tuple[str, int], str] = {}
+        spoken_for: set[str] = set()
         for some in chunks(sorted({request.run_id for request in requests})):
             query = sa.select(*GANG_COLUMNS).where(_gangs.c.run_id.in_(some)).order_by(_gangs.c.run_id)
             gangs |= {gang.run_id: gang for gang in gangs_of(connection.execute(query.with_for_update()))}
         for some in chunks(sorted({victim for request in requests for victim in request.victims})):
-            query = sa.select(_gangs.c.run_id, _gangs.c.state).where(_gangs.c.run_id.in_(some))
-            states |= {row.run_id: row.state for row in connection.execute(query)}
-        for some in chunks(sorted({uuid for request in requests for uuid in request.placement.devices})):
+            query = sa.select(_gangs.c.run_id, _gangs.c.state, _gangs.c.attempt).where(_gangs.c.run_id.in_(some))
+            for row in connection.execute(query):
+                states[row.run_id], attempts[row.run_id] = row.state, row.attempt
+        places = [request.placement for request in requests]
+        places += [resumption.placement for request in requests for resumption in request.resumptions]
+        for some in chunks(sorted({uuid for place in places for uuid in place.devices})):
+            is_coming = (_rows.c.attempt > _gangs.c.attempt).label("is_coming")
             held = (
-                sa.select(_rows.c.device, _rows.c.turn, _rows.c.run_id, _gangs.c.state)
+                sa.select(_rows.c.device, _rows.c.turn, _rows.c.run_id, _gangs.c.state, is_coming)
                 .join_from(_rows, _gangs)
                 .where(_rows.c.device.in_(some))
                 .order_by(_rows.c.device, _rows.c.turn)
@@ -125,8 +143,10 @@ class _Books:
             for row in connection.execute(held):
                 holders[row.device, row.turn] = row.run_id
                 states[row.run_id] = row.state
+                if row.is_coming:
+                    spoken_for.add(row.device)
         states |= {run_id: gang.state for run_id, gang in gangs.items()}
-        return cls(gangs=gangs, states=states, holders=holders)
+        return cls(gangs=gangs, states=states, holders=holders, attempts=attempts, spoken_for=spoken_for)
 
     def enter(self, request: AdmissionRequest, now: float) -> Gang:
         """Judge one admission by the books, and enter it; the gang as it is then.
@@ -143,8 +163,11 @@ class _Books:
                 raise ReservationConflict(
                     f"run {run_id}: its victim {victim} has not started; undo that admission instead"
                 )
-        self.reserved += rows
-        self.holders |= {(row["device"], row["turn"]): run_id for row in rows}
+        taken = {(row["device"], row["turn"]): run_id for row in rows}
+        coming = self._rows_of_resumptions(request, gang.pool, taken, now)
+        self.reserved += rows + coming
+        self.holders |= taken
+        self.spoken_for.update(row["device"] for row in coming)
         for victim in request.victims:
             if self.states.get(victim) in (GangState.LAUNCHING, GangState.RUNNING):
                 self.states[victim] = GangState.EVICTING
@@ -157,7 +180,7 @@ class _Books:
             admitted_at=now,
             expires_at=request.expires_at,
             conditional_until=request.conditional_until,
-            **_fresh_attempt(),
+            **fresh_attempt(),
             **(_lift() if request.lifted else {}),
         )
         return entered
@@ -169,7 +192,8 @@ class _Books:
             raise ReservationConflict(f"run {run_id}: its placement names a device twice; nothing was reserved")
         for uuid, node in wanted:
             holder = self.holders.get((uuid, 0))
-            if holder is not None and self.states[holder] != GangState.EVICTING and holder not in request.victims:
+            leaves = holder is None or self.states[holder] == GangState.EVICTING or holder in request.victims
+            if not leaves or uuid in self.spoken_for:
                 raise ReservationConflict(
                     f"run {run_id}: device {uuid} on {node} is held by run {holder}; nothing was reserved"
                 )
@@ -187,27 +211,31 @@ class _Books:
                 "charged_until": now if turn == 0 else None,
             }
 
+    def _rows_of_resumptions(
+        self, request: AdmissionRequest, pool: str, taken: dict[tuple[str, int], str], now: float
+    ) -> list[dict[str, Any]]:
+        """What the victims that go on elsewhere need there, entered in `taken` as well."""
+        found: list[dict[str, Any]] = []
+        for each in self.resumptions(request):
+            holders, attempt = {**self.holders, **taken}, self.attempts[each.run_id] + 1
+            try:
+                rows = list(resuming.rows_of(each, pool=pool, attempt=attempt, holders=holders, now=now))
+            except Unavailable as error:
+                raise ReservationConflict(f"run {request.run_id}: {error}; nothing was reserved") from None
+            found += rows
+            taken |= {(row["device"], row["turn"]): each.run_id for row in rows}
+        return found
+
+    def resumptions(self, request: AdmissionRequest) -> list[Resumption]:
+        """Those of the request's that begin with it: of gangs that nobody has told to leave yet."""
+        alive = (GangState.LAUNCHING, GangState.RUNNING)
+        return [each for each in request.resumptions if self.states.get(each.run_id) in alive]
+
 
 def _promised_away(run_id: str) -> ReservationConflict:
     return ReservationConflict(
         f"run {run_id}: a device it needs was taken by, or is promised to, another gang; nothing was reserved"
     )
-
-
-def _fresh_attempt() -> dict[str, Any]:
-    """What the last attempt left behind and the next one must not inherit; `last_step` stays, it resumes from there."""
-    return {
-        "launched_at": None,
-        "first_commit_at": None,
-        "last_commit_at": None,
-        "reported_step": None,
-        "metrics": {},
-        "launch": {},
-        "outcome": {},
-        "not_before": None,
-        "reason_code": None,
-        "reason": None,
-    }
 
 
 def _lift() -> dict[str, Any]:
@@ -240,7 +268,7 @@ def _write(
                 "expires_at": sa.bindparam("until"),
                 "conditional_until": sa.bindparam("condition"),
             }
-            values |= _fresh_attempt() | (_lift() if lifted else {})
+            values |= fresh_attempt() | (_lift() if lifted else {})
             connection.execute(
                 sa.update(_gangs).where(_gangs.c.run_id == sa.bindparam("known")).values(values), changed
             )
@@ -261,6 +289,7 @@ def _write(
                 run_ids=request.victims,
                 for_run=gang.run_id,
                 why=request.why or gang.name,
+                whys={each.run_id: each.why for each in request.resumptions},
                 costs=request.costs,
                 now=now,
             )

@@ -19,6 +19,8 @@ _ALIVE_STATES = frozenset({GangState.LAUNCHING, GangState.RUNNING, GangState.EVI
 """States in which the cluster may have processes of a gang."""
 _SEEN_STATES = frozenset({GangState.RUNNING, GangState.EVICTING})
 """States in which it must have them."""
+_ON_ITS_WAY = frozenset({GangState.EVICTING, GangState.LEAVING})
+"""States in which it may have a place to go on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +61,7 @@ class Check(Transactions):
 def _facts(connection: sa.Connection, pool: str | None) -> _Facts:
     gangs, reservations, evictions = schema.gangs.c, schema.reservations.c, schema.evictions.c
     prefetches = schema.prefetches.c
-    columns = (gangs.run_id, gangs.state, gangs.attempt, gangs.placement)
+    columns = (gangs.run_id, gangs.state, gangs.attempt, gangs.placement, gangs.resumes_at)
     queries: tuple[sa.Select[Any], ...] = (
         sa.select(*columns),
         sa.select(reservations.device, reservations.turn, reservations.run_id, reservations.attempt),
@@ -93,7 +95,7 @@ def _held_twice(facts: _Facts) -> Iterator[Violation]:
             yield Violation(
                 rule="device-held-once", object=device, text=f"{count} gangs have turn {turn} on device {device}"
             )
-    for (device, run_id), count in Counter((row.device, row.run_id) for row in facts.reservations).items():
+    for (device, run_id, _), count in Counter((r.device, r.run_id, r.attempt) for r in facts.reservations).items():
         if count > 1:
             yield Violation(
                 rule="device-held-once",
@@ -103,14 +105,20 @@ def _held_twice(facts: _Facts) -> Iterator[Violation]:
 
 
 def _whole_or_absent(facts: _Facts) -> Iterator[Violation]:
-    held: dict[str, set[str]] = defaultdict(set)
+    held: dict[tuple[str, int], set[str]] = defaultdict(set)
     for row in facts.reservations:
-        held[row.run_id].add(row.device)
+        held[row.run_id, row.attempt].add(row.device)
     for gang in facts.gangs.values():
+        if gang.resumes_at is not None:
+            needed, has = set(Placement.from_json(gang.resumes_at).devices), held.get(_next(gang), set())
+            if has != needed or gang.state not in _ON_ITS_WAY:
+                text = f"run {gang.run_id} is {gang.state}, with {len(has & needed)} of the {len(needed)} devices "
+                text += "that it is to go on with" + (f" and {len(has - needed)} others" if has - needed else "")
+                yield Violation(rule="gang-whole-or-absent", object=gang.run_id, text=text)
         if gang.state not in HOLDING_STATES or gang.placement is None:
             continue
         # From launching on, a gang may have released its devices while it is still on its way out.
-        needed, has = set(Placement.from_json(gang.placement).devices), held.get(gang.run_id, set())
+        needed, has = set(Placement.from_json(gang.placement).devices), held.get((gang.run_id, gang.attempt), set())
         if has != needed and (has or gang.state == GangState.RESERVED):
             yield Violation(
                 rule="gang-whole-or-absent",
@@ -118,6 +126,10 @@ def _whole_or_absent(facts: _Facts) -> Iterator[Violation]:
                 text=f"run {gang.run_id} is {gang.state} with {len(has & needed)} of its {len(needed)} devices"
                 + (f" and {len(has - needed)} that are not its own" if has - needed else ""),
             )
+
+
+def _next(gang: Any) -> tuple[str, int]:
+    return gang.run_id, gang.attempt + 1
 
 
 def _owned(facts: _Facts) -> Iterator[Violation]:
@@ -137,11 +149,12 @@ def _not_holding(facts: _Facts, row: Any) -> str | None:
     if gang is None:
         return "unknown"
     holds = gang.state in HOLDING_STATES and gang.attempt == row.attempt
+    holds = holds or (gang.resumes_at is not None and row.attempt == gang.attempt + 1)
     return None if holds else f"{gang.state}, attempt {gang.attempt}"
 
 
 def _zero_when_idle(facts: _Facts) -> Iterator[Violation]:
-    if facts.reservations and not any(gang.state in HOLDING_STATES for gang in facts.gangs.values()):
+    if facts.reservations and not any(g.state in HOLDING_STATES or g.resumes_at for g in facts.gangs.values()):
         yield Violation(
             rule="zero-when-idle",
             object="pool",

@@ -2,11 +2,13 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import sqlalchemy as sa
 
-from dsec_blocks.ledger import reservations, schema
+from dsec_blocks.ledger import reservations, resuming, schema
+from dsec_blocks.ledger.resuming import Resumption
 from dsec_blocks.ledger.rows import chunks
 from dsec_blocks.ledger.transaction import Fence, Transactions
 from dsec_blocks.model.gangs import GangState, Placement
@@ -44,24 +46,29 @@ class Evictions(Transactions):
         why: str,
         for_run: str | None = None,
         costs: Mapping[str, float] | None = None,
+        resumption: Resumption | None = None,
     ) -> list[str]:
         """Running and launching gangs become evicting; returns those that did, others are left alone.
 
-        `costs` in device-seconds are for the record.
+        `costs` in device-seconds are for the record. With a `resumption`, that gang (the only one) goes on there once
+        it has left, and is left alone if a device of the place is taken.
         """
+        now = self._clock.now()
         with self.transaction(at="ledger.evict", fence=fence) as connection:
-            return notice(
-                connection,
-                pool=fence.pool,
-                run_ids=run_ids,
-                for_run=for_run,
-                why=why,
-                costs=costs or {},
-                now=self._clock.now(),
+            if resumption is not None and not resuming.reserve(connection, resumption, now=now):
+                return []
+            told = notice(
+                connection, pool=fence.pool, run_ids=run_ids, for_run=for_run, why=why, costs=costs or {}, now=now
             )
+            if resumption is not None:
+                resuming.remember(connection, [resumption], now=now)
+            return told
 
     def withdraw_eviction(self, fence: Fence, run_id: str, attempt: int) -> bool:
-        """Evicting → what it was before, if it still holds its devices and none is promised to another; else False."""
+        """Evicting → what it was before, if it still holds its devices and none is promised to another; else False.
+
+        Where it would have gone on is free again then.
+        """
         mine = (_gangs.c.run_id == run_id, _gangs.c.attempt == attempt, _gangs.c.state == GangState.EVICTING)
         with self.transaction(at="ledger.withdraw_eviction", fence=fence) as connection:
             row = connection.execute(sa.select(_gangs.c.placement, _gangs.c.launched_at).where(*mine)).one_or_none()
@@ -69,8 +76,9 @@ class Evictions(Transactions):
                 return False
             held = reservations.devices_held(connection, run_id=run_id, attempt=attempt)
             needed = Placement.from_json(row.placement).devices
-            if len(held) < len(needed) or reservations.promised(connection, held):
+            if len(held) < len(needed) or reservations.promised(connection, held, but_to=run_id):
                 return False
+            resuming.give_up(connection, [run_id], now=self._clock.now())
             state = GangState.LAUNCHING if row.launched_at is None else GangState.RUNNING
             connection.execute(sa.update(_gangs).where(*mine).values(state=state))
             close(connection, run_id=run_id, attempt=attempt, state="withdrawn", now=self._clock.now())
@@ -126,8 +134,9 @@ def notice(
     why: str,
     costs: Mapping[str, float],
     now: float,
+    whys: Mapping[str, str] = MappingProxyType({}),
 ) -> list[str]:
-    """Running and launching gangs among `run_ids` become evicting; returns those that did."""
+    """Running and launching gangs among `run_ids` become evicting; returns those that did. `whys` go before `why`."""
     told: list[Any] = []
     for some in chunks(sorted(set(run_ids))):
         leavable = (
@@ -143,7 +152,7 @@ def notice(
             "run_id": gang.run_id,
             "attempt": gang.attempt,
             "for_run": for_run,
-            "why": why,
+            "why": whys.get(gang.run_id, why),
             "cost": costs.get(gang.run_id),
             "noticed_at": now,
             "state": "open",

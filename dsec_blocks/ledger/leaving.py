@@ -1,19 +1,31 @@
-"""How a gang leaves: devices first, then the outcome, then (once Prefect knows) back into the queue or to its end.
+"""How a gang leaves: devices first, then the outcome, then (once Prefect knows) back into the queue or to its end, or
+onwards to where it is to go on (`resuming`).
 
 `leaving` is the outbox: the outcome is durable, the Prefect state is still to be written, and a leader that restarts
 finds the row and writes it.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from dsec_blocks.ledger import evictions, prefetches, reservations, schema
+from dsec_blocks.ledger import evictions, prefetches, reservations, resuming, schema
 from dsec_blocks.ledger.transaction import Fence, Transactions
 from dsec_blocks.model.gangs import HOLDING_STATES, GangState, Placement
 
 _gangs = schema.gangs
+
+
+class Back(NamedTuple):
+    """A gang that is to wait again, as `Leaving.requeue` has it."""
+
+    run_id: str
+    attempt: int
+    evicted: bool
+    infrastructure: bool = False
+    not_before: float | None = None
+    resume_by: float | None = None
 
 
 class Leaving(Transactions):
@@ -51,15 +63,20 @@ class Leaving(Transactions):
         evicted: bool,
         infrastructure: bool = False,
         not_before: float | None = None,
+        resume_by: float | None = None,
     ) -> bool:
-        """Leaving → waiting, with its first submit time; counts an eviction or an infrastructure restart, once."""
-        return self.requeue_all(fence, [(run_id, attempt, evicted, infrastructure, not_before)])[0]
+        """Leaving → waiting, with its first submit time; counts an eviction or an infrastructure restart, once.
 
-    def requeue_all(self, fence: Fence, back: Sequence[tuple[str, int, bool, bool, float | None]]) -> list[bool]:
-        """`requeue` of each (run, attempt, was evicted, was the infrastructure's fault, not before), at once."""
+        With `resume_by` → reserved until then, if there is a place where it is to go on; otherwise that is given up.
+        """
+        return self.requeue_all(fence, [(run_id, attempt, evicted, infrastructure, not_before, resume_by)])[0]
+
+    def requeue_all(self, fence: Fence, back: Sequence[tuple[Any, ...]]) -> list[bool]:
+        """`requeue` of each (the fields of `Back`), at once."""
         now = self._clock.now()
         with self.transaction(at="ledger.requeue", fence=fence) as connection:
-            return [_requeue(connection, *each, now=now) for each in back]
+            going_on = resuming.on_their_way(connection, [each[0] for each in back])
+            return [_requeue(connection, Back(*each), goes_on=each[0] in going_on, now=now) for each in back]
 
     def end(self, fence: Fence, run_id: str, attempt: int, *, final_state: str) -> bool:
         """Leaving (or waiting) → ended, in the Prefect state `final_state`."""
@@ -69,6 +86,9 @@ class Leaving(Transactions):
         """`end` of each (run, attempt, final state), in one transaction."""
         now = self._clock.now()
         with self.transaction(at="ledger.end", fence=fence) as connection:
+            going_on = resuming.on_their_way(connection, [run_id for run_id, *_ in ends])
+            over = [run_id for run_id, attempt, _ in ends if going_on.get(run_id) == attempt]
+            resuming.give_up(connection, over, now=now)
             return [_end(connection, *end, now=now) for end in ends]
 
 
@@ -90,7 +110,7 @@ def _leave(connection: sa.Connection, run_id: str, attempt: int, outcome: Mappin
             _gangs.c.attempt == attempt,
             _gangs.c.state.in_(sorted(HOLDING_STATES)),
         )
-        .values(state=GangState.LEAVING, outcome=dict(outcome), expires_at=None)
+        .values(state=GangState.LEAVING, outcome=dict(outcome), expires_at=resuming.deadline())
         .returning(_gangs.c.pool, _gangs.c.team, _gangs.c.placement, _gangs.c.launched_at)
     ).one_or_none()
     if gang is None:
@@ -105,27 +125,24 @@ def _leave(connection: sa.Connection, run_id: str, attempt: int, outcome: Mappin
     return True
 
 
-def _requeue(
-    connection: sa.Connection,
-    run_id: str,
-    attempt: int,
-    evicted: bool,
-    infrastructure: bool,
-    not_before: float | None,
-    *,
-    now: float,
-) -> bool:
-    columns = _gangs.c
+def _requeue(connection: sa.Connection, back: Back, *, goes_on: bool, now: float) -> bool:
+    columns, run_id, attempt = _gangs.c, back.run_id, back.attempt
+    leaving = (columns.run_id == run_id, columns.attempt == attempt, columns.state == GangState.LEAVING)
+    if goes_on:
+        by = back.resume_by
+        if by is not None and resuming.resume(connection, run_id, attempt, expires_at=by, now=now):
+            return True
+        if connection.execute(sa.select(columns.run_id).where(*leaving)).first() is not None:
+            resuming.give_up(connection, [run_id], now=now)
     values: dict[str, Any] = {
         "state": GangState.WAITING,
         "placement": None,
         "launch": {},
-        "evictions": columns.evictions + int(evicted),
-        "infrastructure_restarts": columns.infrastructure_restarts + int(infrastructure),
-        "not_before": not_before,
+        "evictions": columns.evictions + int(back.evicted),
+        "infrastructure_restarts": columns.infrastructure_restarts + int(back.infrastructure),
+        "not_before": back.not_before,
         "waiting_since": now,
     }
-    leaving = (columns.run_id == run_id, columns.attempt == attempt, columns.state == GangState.LEAVING)
     return connection.execute(sa.update(_gangs).where(*leaving).values(**values)).rowcount == 1
 
 

@@ -81,7 +81,7 @@ def devices_held(connection: sa.Connection, *, run_id: str, attempt: int) -> lis
     return list(connection.execute(sa.select(_rows.c.device).where(*mine)).scalars())
 
 
-def promised(connection: sa.Connection, devices: Collection[str]) -> bool:
-    """Whether any of these devices is promised to another gang."""
-    behind = (_rows.c.device.in_(devices), _rows.c.turn == 1)
+def promised(connection: sa.Connection, devices: Collection[str], *, but_to: str = "") -> bool:
+    """Whether any of these devices is promised to a gang other than `but_to`."""
+    behind = (_rows.c.device.in_(devices), _rows.c.turn == 1, _rows.c.run_id != but_to)
     return connection.execute(sa.select(_rows.c.device).where(*behind).limit(1)).first() is not None

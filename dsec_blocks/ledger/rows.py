@@ -23,9 +23,8 @@ from dsec_blocks.model.requests import GangRequest
 _Item = TypeVar("_Item")
 
 _GANG_FIELDS = tuple(field.name for field in dataclasses.fields(Gang))
-_RUN_ID, _REQUEST, _STATE, _TAGS, _PLACEMENT = map(
-    _GANG_FIELDS.index, ("run_id", "request", "state", "tags", "placement")
-)
+_RUN_ID, _REQUEST, _STATE, _TAGS = map(_GANG_FIELDS.index, ("run_id", "request", "state", "tags"))
+_PLACEMENTS = tuple(map(_GANG_FIELDS.index, ("placement", "resumes_at")))
 _MAPPINGS = tuple(map(_GANG_FIELDS.index, ("metrics", "launch", "outcome")))
 _STATES = {state.value: state for state in GangState}
 _gang = builder(Gang)
@@ -85,10 +84,10 @@ def gang_of(row: Sequence[Any]) -> Gang:
         at = _TAGS
         text = values[at]
         values[at] = () if text is None or text == "[]" else tuple(_parsed(text))
-        at = _PLACEMENT
-        text = values[at]
-        if text is not None:
-            values[at] = Placement.from_json(_parsed(text))
+        for at in _PLACEMENTS:
+            text = values[at]
+            if text is not None:
+                values[at] = Placement.from_json(_parsed(text))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise LedgerError(
             f"run {values[_RUN_ID]}: its row in the ledger is damaged: {_GANG_FIELDS[at]} cannot be read ({error!r}); "
@@ -119,6 +118,22 @@ def row_of(gang: Gang) -> dict[str, Any]:
         "parent_run_id": gang.parent_run_id,
         "created_by": gang.created_by,
         "tags": list(gang.tags),
+    }
+
+
+def fresh_attempt() -> dict[str, Any]:
+    """What the last attempt left behind and the next one must not inherit; `last_step` stays, it resumes from there."""
+    return {
+        "launched_at": None,
+        "first_commit_at": None,
+        "last_commit_at": None,
+        "reported_step": None,
+        "metrics": {},
+        "launch": {},
+        "outcome": {},
+        "not_before": None,
+        "reason_code": None,
+        "reason": None,
     }
 
 

@@ -6,7 +6,7 @@ epoch. Nested values are JSON. There is nothing here that SQLite and PostgreSQL 
 
 import sqlalchemy as sa
 
-REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0010")
+REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0010", "0011")
 """Every schema revision, oldest first. A database at any other one was written by a newer DSec."""
 HEAD = REVISIONS[-1]
 VERSION_TABLE = "dsec_schema"
@@ -98,6 +98,7 @@ gangs = sa.Table(
     sa.Column("waiting_since", sa.Float),
     sa.Column("lifted", sa.Boolean, nullable=False, server_default=sa.false()),
     sa.Column("conditional_until", sa.Float),
+    sa.Column("resumes_at", _Json),
     sa.Index("gangs_by_state", "pool", "state"),
 )
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from dsec_blocks.ledger import reservations, schema
+from dsec_blocks.ledger import reservations, resuming, schema
 from dsec_blocks.ledger.rows import chunks
 from dsec_blocks.ledger.transaction import Fence, Transactions
 from dsec_blocks.model.errors import StaleAttempt
@@ -83,7 +83,7 @@ class Starting(Transactions):
             values: dict[str, Any] = {
                 "state": sa.bindparam("becomes"),
                 "launched_at": sa.bindparam("since"),
-                "expires_at": None,
+                "expires_at": resuming.deadline(),
             }
             _write(connection, values, changed)
             reservations.bind(connection, [(row["known"], now.attempts[row["known"]]) for row in changed])

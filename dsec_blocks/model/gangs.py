@@ -10,7 +10,8 @@ from dsec_blocks.model.requests import GangRequest
 class GangState(StrEnum):
     """Where a gang is. Only these are durable, so a crash falls back to one of them.
 
-    waiting → reserved → launching → running → leaving → ended; running → evicting → leaving → waiting.
+    waiting → reserved → launching → running → leaving → ended; running → evicting → leaving → waiting, or → reserved
+    for a gang that goes on at once elsewhere.
     `reserved`: devices are held (or promised after victims leave), nothing started. `launching`: the claim is
     written and the cluster may be starting it. `leaving`: no process is left (or will be), the outcome is recorded
     and the Prefect state is still to be written.
@@ -121,3 +122,5 @@ class Gang:
     """Time sharing has given it its one lift."""
     conditional_until: float | None = None
     """The current attempt passed the head of line on the condition that it can be evicted for it from then on."""
+    resumes_at: Placement | None = None
+    """While it leaves to go on elsewhere, smaller or larger: where; its next attempt has that until `expires_at`."""

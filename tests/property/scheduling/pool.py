@@ -8,6 +8,7 @@ from dsec_blocks.model.devices import Node
 from dsec_blocks.model.gangs import Placement
 from dsec_blocks.model.teams import Team
 from dsec_workers.scheduling import Plan, Policy, QueuedGang, RunningGang, Snapshot, build_snapshot, plan
+from dsec_workers.scheduling.consolidation import COMING, to_come
 
 
 class Pool:
@@ -59,24 +60,37 @@ class Pool:
                 self._set(replace(self.running[victim.run_id], evicting=True, evicting_for=admit.run_id))
                 self.pairs.add((admit.run_id, victim.run_id))
             for change in (*admit.resizes, *admit.moves):
-                self._change(change.run_id, change.placement)
+                self._goes_on(change.run_id, change.placement, for_run=admit.run_id)
             gang = self.waiting.pop(admit.run_id)
-            self._set(self._starting(gang, admit.placement, result, promised=bool(admit.victims or admit.waits_for)))
+            behind = bool(admit.victims or admit.resizes or admit.moves or admit.waits_for)
+            self._set(self._starting(gang, admit.placement, result, promised=behind))
             if not self.running[admit.run_id].promised:
                 self.started.setdefault(admit.run_id, self.now)
         for recall in result.recalls:
             self._set(replace(self.running[recall.run_id], evicting=True, evicting_for=recall.for_run))
         for growth in result.growths:
-            self._change(growth.run_id, growth.placement)
+            self._goes_on(growth.run_id, growth.placement, for_run=growth.run_id)
         self.snapshot = self.snapshot.apply(shadows=result.shadows)
         return result
 
     def victims_leave(self) -> None:
-        """All that were told are gone, and wait again."""
+        """All that were told are gone, and wait again, but for those that go on at once elsewhere."""
         leaving = [gang for gang in self.running.values() if gang.evicting]
         for gang in leaving:
             del self.running[gang.run_id]
             self._touched[gang.run_id] = None
+            coming = self.running.pop(gang.run_id + COMING, None)
+            if coming is not None:
+                self._touched[coming.run_id] = None
+                self.ran[gang.run_id] = self.ran.get(gang.run_id, 0.0) + self.now - gang.started_at
+                attained = gang.attained_seconds + (self.now - gang.started_at) * len(gang.placement.devices)
+                self._set(
+                    replace(
+                        coming, run_id=gang.run_id, promised=False, started_at=self.now, evictions=gang.evictions + 1,
+                        attained_seconds=attained,
+                    )
+                )  # fmt: skip
+                continue
             past = () if gang.evicting_for is None else (gang.evicting_for,)
             known = self._past.get(gang.run_id, ())
             self._past[gang.run_id] = (*known, *(name for name in past if name not in known))
@@ -144,10 +158,18 @@ class Pool:
     def _set(self, gang: RunningGang) -> None:
         self.running[gang.run_id] = self._touched[gang.run_id] = gang
 
-    def _change(self, run_id: str, placement: Placement) -> None:
-        gang = self.running[run_id]
+    def _goes_on(self, run_id: str, placement: Placement, *, for_run: str) -> None:
+        """It is told to leave, and the place where it goes on is reserved for it with that."""
+        gang = replace(self.running[run_id], evicting=True, evicting_for=for_run, moved_at=self.now)
+        free = self._unheld(placement, but_by=run_id)
+        assert free, f"{run_id} was sent to {placement}, where others are"
         self.changes.append((self.now, run_id))
-        self._set(replace(gang, placement=placement, moved_at=self.now))
+        self._set(gang)
+        self._set(to_come(gang, placement, since=self.now))
+
+    def _unheld(self, placement: Placement, *, but_by: str) -> bool:
+        others = [gang for name, gang in self.running.items() if name != but_by]
+        return not {uuid for gang in others for uuid in gang.placement.devices} & set(placement.devices)
 
     def _starting(self, gang: QueuedGang, placement: Placement, result: Plan, *, promised: bool) -> RunningGang:
         known: dict[str, Any] = {"attained_seconds": 0.0 if gang.run_id in result.lifted else gang.attained_seconds}
@@ -161,7 +183,24 @@ class Pool:
         """Promises whose devices are free are kept."""
         held = {uuid for gang in self.running.values() if not gang.promised for uuid in gang.placement.devices}
         for gang in list(self.running.values()):
-            if gang.promised and not held & set(gang.placement.devices):
+            if gang.run_id.endswith(COMING):
+                continue  # its present attempt has to leave first
+            if gang.promised and not held & set(gang.placement.devices) and self._enough_beside(gang):
                 self._set(replace(gang, promised=False, started_at=self.now))
                 self.started.setdefault(gang.run_id, self.now)
                 held |= set(gang.placement.devices)
+
+    def _enough_beside(self, gang: RunningGang) -> bool:
+        """Whether those who have not left yet leave it the processors and memory that it needs."""
+        stay = [other for other in self.running.values() if not other.promised]
+        on = {member.node for member in gang.placement.members}
+        return all(not self.overdrawn(node, [*stay, gang]) for node in self.nodes if node.name in on)
+
+    @staticmethod
+    def overdrawn(node: Node, gangs: Sequence[RunningGang]) -> bool:
+        """Whether these use more of its processors or memory together than a node has."""
+        here = [gang.request for gang in gangs for member in gang.placement.members if member.node == node.name]
+        cpus, memory = sum(r.cpus or 0 for r in here), sum(r.memory_bytes or 0 for r in here)
+        return (node.cpus is not None and cpus > node.cpus) or (
+            node.memory_bytes is not None and memory > node.memory_bytes
+        )

@@ -11,7 +11,7 @@ from typing import Any
 from dsec_blocks.ledger import AdmissionRequest
 from dsec_blocks.model.errors import ReservationConflict
 from dsec_blocks.model.gangs import Gang, GangState
-from dsec_workers.lifecycle import claims, evictions
+from dsec_workers.lifecycle import claims, evictions, resuming
 from dsec_workers.lifecycle.data_distance import DataDistance
 from dsec_workers.lifecycle.term import Term, key_of
 from dsec_workers.scheduling.decisions import Admit, Move, Plan, Resize, Victim
@@ -65,10 +65,16 @@ class Admissions:
     def _request(self, admit: Admit) -> AdmissionRequest:
         term, plan, gang = self.term, self.plan, self.gangs[admit.run_id]
         victims = [each.run_id for each in _leaving(admit)]
+        going_on = [
+            resuming.resumption(term, self.gangs[change.run_id], change.placement, gang)
+            for change in _going_on(admit)
+            if change.run_id in self.gangs
+        ]
         graces = (self.gangs[run_id].request.grace_seconds for run_id in victims if run_id in self.gangs)
         detail: dict[str, Any] = {
             "placement": admit.placement.to_json(),
             "victims": [asdict(victim) for victim in admit.victims],
+            **({"goes_on": {each.run_id: each.why for each in going_on}} if going_on else {}),
             "optimal": admit.optimal,
             "seconds": self.spent.until(term.clock.monotonic()),
         }
@@ -79,6 +85,7 @@ class Admissions:
             run_id=admit.run_id,
             placement=admit.placement,
             victims=victims,
+            resumptions=going_on,
             expires_at=term.steady() + max([0.0, *graces]) + term.settings.reservation_seconds,
             why=_why(gang),
             costs={each.run_id: each.cost for each in _leaving(admit)},
@@ -99,7 +106,10 @@ class Admissions:
         for run_id, for_gang in told.items():
             victim = leaving.get(run_id)
             if victim is not None and victim.state is GangState.EVICTING:
-                term.errands.start(f"notice:{run_id}", "notice", evictions.notify, term, victim, _why(for_gang))
+                why = _why(for_gang) if victim.resumes_at is None else resuming.why(victim, victim.resumes_at, for_gang)
+                if victim.resumes_at is not None:
+                    resuming.tell(term, victim, why, policy_version=self.plan.policy_version)
+                term.errands.start(f"notice:{run_id}", "notice", evictions.notify, term, victim, why)
         # Who waits for nobody took free devices, and need not ask who holds them.
         waits = any(admit.waits_for for admit in admitted if not any(_leaving(admit)))
         blocked = evictions.blockers(await term.read(term.ledger.holders, term.pool)) if waits else {}
@@ -108,11 +118,15 @@ class Admissions:
                 term.errands.start(admit.run_id, "claim", claims.claim, term, admit.run_id, False)
 
 
-def _leaving(admit: Admit) -> Iterator[Victim | Move | Resize]:
-    """Who is to move or to shrink goes the way of an eviction, and is admitted again where the plan saw room."""
-    yield from admit.victims
+def _going_on(admit: Admit) -> Iterator[Move | Resize]:
     yield from admit.moves
     yield from admit.resizes
+
+
+def _leaving(admit: Admit) -> Iterator[Victim | Move | Resize]:
+    """Who is to be told to leave. Who is to move or to shrink is among them, and goes on in the place it is given."""
+    yield from admit.victims
+    yield from _going_on(admit)
 
 
 def _why(gang: Gang) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dsec_blocks.model.exits import meaning
-from dsec_blocks.model.gangs import Gang
+from dsec_blocks.model.gangs import Gang, Placement
 from dsec_blocks.model.names import STATE_WAITING_AGAIN
 from dsec_blocks.model.units import format_duration
 from dsec_workers.clusters.protocol import EXIT_OVERTAKEN, Gone
@@ -21,6 +21,8 @@ from dsec_workers.prefect_api import ApiUnavailable, Proposal, Run
 
 RESTART_BACKOFF_SECONDS = 1.0
 CLAIMS_FIRST_SECONDS = 1.0
+MOST_NODES_NAMED = 4
+"""In the message of a run that goes on elsewhere at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +106,7 @@ def judge(gang: Gang, run: Run | None, *, restarts_allowed: int) -> Verdict:
         return Finish(proposal=Proposal(type="FAILED", name="TimedOut", message=message), force=True)
     if state.type == "SCHEDULED" and not _left_behind(run):
         requeue = _requeue(gang, run, restarts_allowed)
-        if isinstance(requeue, Requeue) and state.message == requeue.message:
+        if isinstance(requeue, Requeue) and _says(state.message, requeue.message):
             return Requeue(
                 message=requeue.message,
                 evicted=requeue.evicted,
@@ -114,6 +116,11 @@ def judge(gang: Gang, run: Run | None, *, restarts_allowed: int) -> Verdict:
             )
         return Keep(final_state="Rescheduled")
     return _requeue(gang, run, restarts_allowed)
+
+
+def _says(written: str, message: str) -> bool:
+    """Whether that is what we wrote; the place where it was to go on may have been given up since."""
+    return written == message or written.startswith(f"{message} on ")
 
 
 def why_back(gang: Gang) -> str | None:
@@ -146,7 +153,11 @@ async def settle(term: Term, gang: Gang) -> None:
                 return
         not_before = term.clock.now() + verdict.backoff_seconds if verdict.backoff_seconds else None
         attempt, infrastructure = (gang.run_id, gang.attempt), verdict.infrastructure
-        await term.mark(term.ledger.requeue_all, *attempt, verdict.evicted, infrastructure, not_before)
+        # Where it is to go on at once, it is reserved now, and claimed like any other.
+        resume_by = term.steady() + term.settings.reservation_seconds if verdict.evicted else None
+        await term.mark(term.ledger.requeue_all, *attempt, verdict.evicted, infrastructure, not_before, resume_by)
+        if gang.resumes_at is not None:
+            term.ring()
         outcome, detail = "requeued", verdict.message
         term.runs.pop(gang.run_id, None)
         term.told.pop(gang.run_id, None)
@@ -180,7 +191,10 @@ async def _read(term: Term, gang: Gang) -> Run | None:
 def _requeue(gang: Gang, run: Run, restarts_allowed: int) -> Verdict:
     outcome, kind = gang.outcome, gang.outcome.get("kind", "exited")
     if kind == "evicted":
-        return Requeue(message=_resume_message(outcome.get("reason") or "Preempted", outcome), evicted=True)
+        message = _resume_message(outcome.get("reason") or "Preempted", outcome)
+        if gang.resumes_at is not None:
+            message += f" on {_nodes(gang.resumes_at)}"
+        return Requeue(message=message, evicted=True)
     what = _what_happened(outcome)
     used = gang.infrastructure_restarts
     if used >= restarts_allowed:
@@ -203,6 +217,11 @@ def _requeue(gang: Gang, run: Run, restarts_allowed: int) -> Verdict:
 def _resume_message(message: str, outcome: Mapping[str, Any]) -> str:
     step = outcome.get("last_commit_step")
     return f"{message}; resumes from step {step}" if step is not None else f"{message}; starts over"
+
+
+def _nodes(placement: Placement) -> str:
+    names = [member.node for member in placement.members]
+    return ", ".join(names) if len(names) <= MOST_NODES_NAMED else f"{len(names)} nodes"
 
 
 def _what_happened(outcome: Mapping[str, Any]) -> str:

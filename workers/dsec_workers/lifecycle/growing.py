@@ -1,14 +1,13 @@
 """Running elastic gangs that grow into devices which nobody else needs.
 
-A gang grows as it shrinks: it checkpoints, leaves, and is admitted again, now with what is free beside what it had.
-Its notice is a row of the ledger like any other, so a successor goes on with it, and the planner sees when it last
-moved and leaves it alone for a while.
+A gang grows as it shrinks: it checkpoints, leaves, and goes on at once, now with what was free beside what it had,
+which is reserved with its notice (`resuming`). The planner sees when it last moved and leaves it alone for a while.
 """
 
 from collections.abc import Iterable, Mapping
 
 from dsec_blocks.model.gangs import Gang, GangState
-from dsec_workers.lifecycle import evictions
+from dsec_workers.lifecycle import evictions, resuming
 from dsec_workers.lifecycle.term import Term
 from dsec_workers.scheduling.decisions import Plan
 
@@ -30,12 +29,11 @@ async def begin(term: Term, plan: Plan, gangs: Mapping[str, Gang]) -> None:
         gang = gangs.get(growth.run_id)
         if gang is None or gang.placement is None:
             continue
-        why = f"Grows from {len(gang.placement.members)} to {len(growth.placement.members)} nodes"
-        told = await term.write(term.ledger.evict, [gang.run_id], why=why, for_run=gang.run_id)
-        if not told:
+        place = resuming.resumption(term, gang, growth.placement, None)
+        notice = {"why": place.why, "for_run": gang.run_id, "resumption": place}
+        if not await term.write(term.ledger.evict, [gang.run_id], **notice):
             continue
-        detail = {"placement": growth.placement.to_json(), "cost": growth.cost}
-        term.decide("plan", "grow", run_id=gang.run_id, why=why, detail=detail, policy_version=plan.policy_version)
         evicting = await term.read(term.ledger.gang, gang.run_id)
-        if evicting is not None and evicting.state is GangState.EVICTING:
-            term.errands.start(f"notice:{gang.run_id}", "notice", evictions.notify, term, evicting, why)
+        if evicting is not None and evicting.resumes_at is not None:
+            resuming.tell(term, evicting, place.why, cost=growth.cost, policy_version=plan.policy_version)
+            term.errands.start(f"notice:{gang.run_id}", "notice", evictions.notify, term, evicting, place.why)

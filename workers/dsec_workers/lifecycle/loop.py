@@ -93,6 +93,10 @@ class Loop:
             reasons = {e.run_id: e.why for e in await term.read(term.ledger.evictions, term.pool)}
         expired = {gang.run_id for gang in await term.read(term.ledger.expired, term.pool, term.steady())}
         for gang in gangs.values():
+            if gang.resumes_at is not None and gang.run_id in expired:
+                await term.write(term.ledger.undo_admission, gang.run_id, gang.attempt + 1, why=_LATE)
+                term.decide("claim", "undone", run_id=gang.run_id, why=_LATE)
+                continue
             match gang.state:
                 case GangState.RESERVED if gang.run_id in expired:
                     term.errands.start(gang.run_id, "expiry", self._expire, gang)
@@ -247,5 +251,6 @@ def _has_processes(gang: Gang) -> bool:
     return gang.state not in (GangState.LEAVING, GangState.RESERVED)
 
 
+_LATE = "it has not left in time to go on where it was to; it waits in line once it has"
 _UNDER_WAY = HOLDING_STATES | {GangState.LEAVING}
 _ALIVE = _UNDER_WAY | {GangState.WAITING}

@@ -1,7 +1,7 @@
 """The ledger's gangs as the planner's records. Light to import: `dsec queue` plans with them too, without Prefect."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from math import inf
@@ -15,6 +15,7 @@ from dsec_blocks.model.devices import Node
 from dsec_blocks.model.gangs import HOLDING_STATES, Gang, GangState
 from dsec_blocks.model.teams import Team
 from dsec_workers.lifecycle.orders import Orders
+from dsec_workers.scheduling.consolidation import to_come
 from dsec_workers.scheduling.decisions import Shadow
 from dsec_workers.scheduling.shapes import MemberShape, member_shape
 from dsec_workers.scheduling.snapshot import QueuedGang, RunningGang, Snapshot, build_snapshot
@@ -72,7 +73,8 @@ def running_gang(
     A gang that is leaving may have released its devices already: its placement then shows what it still holds.
     """
     assert gang.placement is not None
-    mine = {holding.device: holding for holding in holdings if holding.run_id == gang.run_id}
+    this_attempt = (gang.run_id, gang.attempt)
+    mine = {holding.device: holding for holding in holdings if (holding.run_id, holding.attempt) == this_attempt}
     placement = gang.placement
     if len(mine) < len(placement.devices):
         members = tuple(
@@ -103,6 +105,19 @@ def running_gang(
         tags=gang.tags,
         attained_seconds=gang.attained_seconds,
     )
+
+
+def _records(
+    gang: Gang, holdings: Sequence[Holding], for_run: Mapping[str, str | None], moved_at: float | None
+) -> Iterator[RunningGang]:
+    """The attempt that holds devices, and the next one, where a place is reserved for it already."""
+    if gang.state not in HOLDING_STATES and gang.resumes_at is None:
+        return
+    record = running_gang(gang, holdings, for_run=for_run, moved_at=moved_at)
+    if gang.state in HOLDING_STATES:
+        yield record
+    if gang.resumes_at is not None:
+        yield to_come(record, gang.resumes_at, since=record.started_at if moved_at is None else moved_at)
 
 
 def evicted_lately(made_way: Iterable[tuple[str, str, float, str]], *, since: float) -> dict[str, int]:
@@ -158,14 +173,10 @@ def snapshot_of(
     return build_snapshot(
         nodes=nodes,
         running=[
-            running_gang(
-                gang,
-                held.get(gang.run_id, ()),
-                for_run=for_run,
-                moved_at=moved_at.get(gang.run_id),
-            )
+            record
             for gang in gangs
-            if gang.state in HOLDING_STATES and gang.placement is not None
+            if gang.placement is not None
+            for record in _records(gang, held.get(gang.run_id, ()), for_run, moved_at.get(gang.run_id))
         ],
         teams=teams,
         shadows=[Shadow(**{**row, "devices": tuple(row["devices"])}) for row in shadows],

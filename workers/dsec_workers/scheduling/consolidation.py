@@ -1,12 +1,13 @@
 """Where moved gangs go: room that is free now, so that they resume at once and nobody waits in line for it.
 
 What is free is then in one piece for the gang that the move was made for; nothing is taken from whoever moves but a
-checkpoint and a restart.
+checkpoint and a restart. While a gang is on its way, it is two records: the attempt that leaves, and the one to come.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from dsec_blocks.model.gangs import Placement
 from dsec_workers.scheduling.fleet import Bools, Fleet, Ints
 from dsec_workers.scheduling.placement import Seats, Shape, find_seats, pick_devices
 from dsec_workers.scheduling.room import view_of
@@ -20,6 +21,28 @@ class Home:
     slot: int
     seats: Seats
     devices: list[Ints]
+
+
+COMING = " (to come)"
+
+
+def to_come(gang: RunningGang, resumes_at: Placement, *, since: float) -> RunningGang:
+    """The next attempt of a gang that leaves to go on at `resumes_at`: promised that place, and counted for it.
+
+    Nobody is given the place, and nobody counts on it sooner than on any other running gang's; the quota is used by
+    what it will have. `since` is when it was told.
+    """
+    return replace(
+        gang,
+        run_id=gang.run_id + COMING,
+        placement=resumes_at,
+        started_at=since,
+        first_commit_at=None,
+        last_commit_at=None,
+        evicting=False,
+        evicting_for=None,
+        promised=True,
+    )
 
 
 def present_shape(gang: RunningGang) -> Shape:
