@@ -60,7 +60,9 @@ class Study:
         if name == "dsec":
             # The estimates that people are shown decide nothing and cost time.
             policy = dataclasses.replace(self.policy, eta_positions=0)
-            scheduler = production(self.nodes, self.teams, policy, overheads=self.overheads)
+            scheduler = production(
+                self.nodes, self.teams, policy, overheads=self.overheads, beginning=self.trace.beginning
+            )
         else:
             scheduler = baseline(name, self.teams)
         return Replay(

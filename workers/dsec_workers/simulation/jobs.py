@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from dsec_blocks.model.gangs import Placement
 from dsec_blocks.model.requests import GangRequest
 from dsec_blocks.model.teams import Team
+from dsec_workers.simulation.beginning import Beginning
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +36,12 @@ class Trace:
     """What the reader left out or rounded, for people."""
     placed: Mapping[str, Placement] = field(default_factory=dict)
     """Jobs that run already when the replay begins, by id, and where."""
+    leaving: frozenset[str] = frozenset()
+    """Those of them that have been told to leave."""
+    promised: frozenset[str] = frozenset()
+    """Those of them that begin once the leaving have gone whose devices they have."""
+    beginning: Beginning | None = None
+    """What the pool knew then; only its own scheduler can make use of it."""
     begins_at: float = 0.0
     """Nothing is decided before; who came earlier waits already."""
 

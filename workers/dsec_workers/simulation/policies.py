@@ -7,6 +7,7 @@ from dsec_blocks.model.errors import InvalidRequest
 from dsec_blocks.model.teams import Team
 from dsec_workers.scheduling import Policy
 from dsec_workers.simulation.baselines import Easy, Fifo, KueueLike, TiresiasLike
+from dsec_workers.simulation.beginning import Beginning
 from dsec_workers.simulation.overheads import Overheads
 from dsec_workers.simulation.production import Production
 from dsec_workers.simulation.schedulers import Scheduler
@@ -30,10 +31,16 @@ def baseline(name: str, teams: Mapping[str, Team]) -> Scheduler:
 
 
 def production(
-    nodes: Sequence[Node], teams: Mapping[str, Team], policy: Policy, *, overheads: Overheads, name: str = "dsec"
+    nodes: Sequence[Node],
+    teams: Mapping[str, Team],
+    policy: Policy,
+    *,
+    overheads: Overheads,
+    name: str = "dsec",
+    beginning: Beginning | None = None,
 ) -> Scheduler:
-    """The pool's own scheduler under `policy`."""
-    return Production(nodes, teams, policy, overheads=overheads, name=name)
+    """The pool's own scheduler under `policy`; from `beginning`, it knows what the pool knew then."""
+    return Production(nodes, teams, policy, overheads=overheads, name=name, beginning=beginning)
 
 
 def equal_teams(names: Sequence[str], devices: int) -> dict[str, Team]:

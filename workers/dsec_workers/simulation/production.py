@@ -17,7 +17,9 @@ from dsec_workers.lifecycle.records import seen
 from dsec_workers.scheduling import Plan, Policy, QueuedGang, RunningGang, Snapshot, build_snapshot, plan
 from dsec_workers.scheduling.memory import Memory
 from dsec_workers.scheduling.recalls import due_times
+from dsec_workers.scheduling.shapes import MemberShape
 from dsec_workers.scheduling.time_sharing import attained
+from dsec_workers.simulation.beginning import Beginning, askings_after, to_leave
 from dsec_workers.simulation.jobs import Waiting
 from dsec_workers.simulation.overheads import Overheads
 from dsec_workers.simulation.schedulers import Leave, Start
@@ -35,6 +37,7 @@ class Production:
         *,
         overheads: Overheads,
         name: str = "dsec",
+        beginning: Beginning | None = None,
     ) -> None:
         if policy.consolidation or policy.resizing:
             raise InvalidRequest(
@@ -51,6 +54,8 @@ class Production:
         self._memory = Memory()
         self._arrivals = Arrivals()
         self._attempts: dict[str, int] = {}
+        self._began: dict[str, float] = {}
+        """When the attempts that run began in this replay; one that it adopted began earlier."""
         self._finished: list[str] = []
         self._updated: dict[str, RunningGang] = {}
         self._usage = dict.fromkeys(teams, 0.0)
@@ -64,11 +69,40 @@ class Production:
         self._dirty = True
         self._refused: set[tuple[str, int]] = set()
         self._wake: float | None = None
+        self._known: dict[str, QueuedGang] = {}
+        """Records of those who wait when the replay begins."""
+        self._evictions_before: dict[str, int] = {}
+        self._seen_before: dict[MemberShape, float] = {}
+        if beginning is not None:
+            self._go_on_from(beginning)
+
+    def _go_on_from(self, beginning: Beginning) -> None:
+        self.snapshot = beginning.snapshot
+        self._usage |= beginning.snapshot.usage
+        self._seen_before = dict(beginning.snapshot.seen)
+        self._known = dict(beginning.waiting)
+        self._attempts = dict.fromkeys(self._known, 0)
+        self._evictions_before = {gang.run_id: gang.evictions for gang in beginning.snapshot.gangs()}
+        for record in beginning.waiting.values():
+            self._evictions_before[record.run_id] = record.evictions
+            self._evicted_for[record.run_id] = record.evicted_for
+            if record.attained_seconds or record.attempt:
+                self._attained[record.run_id] = record.attained_seconds
+            if record.lifted:
+                self._had_lift.add(record.run_id)
 
     # ---- what happens -----------------------------------------------------------------------------------------
 
     def arrived(self, job: Waiting, now: float) -> None:
         """In the line; the age of one that was evicted counts from its first arrival."""
+        if job.id in self._known:
+            self.waiting[job.id] = replace(
+                self._known.pop(job.id),
+                checkpoint_seconds=self.overheads.checkpoint_seconds,
+                restart_seconds=self.overheads.restart_seconds,
+            )
+            self._dirty = True
+            return
         before = job.id in self._attained
         if job.id not in self._attempts:
             self._attempts[job.id] = 0
@@ -79,7 +113,7 @@ class Production:
             request=job.request,
             submitted_at=job.submitted_at,
             eligible_at=job.submitted_at,
-            evictions=job.evictions,
+            evictions=self._evictions_before.get(job.id, 0) + job.evictions,
             checkpoint_seconds=self.overheads.checkpoint_seconds,
             restart_seconds=self.overheads.restart_seconds,
             evicted_for=self._evicted_for.get(job.id, ()),
@@ -90,20 +124,29 @@ class Production:
         if before or (job.team, id(job.request)) not in self._refused:
             self._dirty = True
 
-    def adopted(self, job: Waiting, seats: Seats, now: float) -> None:
-        """It runs already."""
+    def adopted(self, job: Waiting, seats: Seats, now: float, *, leaving: bool = False, promised: bool = False) -> None:
+        """It runs already: as it was captured, or as if it had just begun."""
         self._attempts[job.id] = 1
-        self._updated[job.id] = RunningGang(
-            run_id=job.id,
-            team=job.team,
-            request=job.request,
-            placement=self._referee.placement_of(seats),
-            submitted_at=job.submitted_at,
-            started_at=now,
+        if job.id in self.snapshot.slots:
+            gang = self._record(job.id)
+            if not promised:
+                self._began[job.id] = now
+        else:
+            gang = RunningGang(
+                run_id=job.id,
+                team=job.team,
+                request=job.request,
+                placement=self._referee.placement_of(seats),
+                submitted_at=job.submitted_at,
+                started_at=now,
+                evicting=leaving,
+                promised=promised,
+            )
+        self._updated[job.id] = replace(
+            gang,
             checkpoint_seconds=self.overheads.checkpoint_seconds,
             restart_seconds=self.overheads.restart_seconds,
             has_on_evict=self.overheads.snapshot_on_evict,
-            evictions=job.evictions,
         )
         self._dirty = True
 
@@ -112,9 +155,10 @@ class Production:
         gang = self._record(id)
         self._charge(now)
         self._held[gang.team] = self._held.get(gang.team, 0) + len(gang.placement.devices)
-        if gang.promised or gang.started_at != now:
+        if id not in self._began and (gang.promised or gang.started_at != now):
             self._updated[id] = replace(gang, promised=False, started_at=now)
             self._dirty = True
+        self._began[id] = now
 
     def left(self, id: str, now: float, *, finished: bool) -> None:
         """Its devices are free."""
@@ -124,6 +168,7 @@ class Production:
             self._held[gang.team] -= len(gang.placement.devices)
             self._attained[id] = attained(gang, now)
         self._updated.pop(id, None)
+        self._began.pop(id, None)
         self._finished.append(id)
         if finished:
             for known in (self._attained, self._evicted_for, self._attempts):
@@ -166,12 +211,13 @@ class Production:
             updated=list(self._updated.values()),
             usage=dict(self._usage),
             evicted_lately=self._evicted_lately(now),
-            seen=seen(self._arrivals),
+            seen=self._seen_before | seen(self._arrivals),
         )
         self._finished, self._updated = [], {}
+        decided = self._order_out(now)
         self.plan = plan(self.snapshot, list(self.waiting.values()), self.policy, now, memory=self._memory)
         self._had_lift.update(self.plan.lifted)
-        decided: list[Start | Leave] = [self._start(number, site, now) for number in range(len(self.plan.admits))]
+        decided += [self._start(number, site, now) for number in range(len(self.plan.admits))]
         for recall in self.plan.recalls:
             self._evicted(recall.run_id, recall.for_run, now)
             decided.append(Leave(id=recall.run_id))
@@ -188,13 +234,20 @@ class Production:
             return
         present = {gang.run_id: gang for gang in self.snapshot.gangs()} | self._updated
         for id in present.keys() - self._finished:
-            gang = present[id]
-            commits = self.overheads.commits(now - gang.started_at, attempt=self._attempts[id])
-            if gang.promised or gang.evicting or commits is None:
+            gang, began = present[id], self._began.get(id)
+            if began is None or gang.evicting:
                 continue
-            first, last = (gang.started_at + seconds for seconds in commits)
-            if last != gang.last_commit_at:
-                self._updated[id] = replace(gang, first_commit_at=first, last_commit_at=last)
+            commits = self.overheads.commits(now - began, attempt=self._attempts[id])
+            if commits is not None and began + commits[1] != gang.last_commit_at:
+                first = began + commits[0] if gang.first_commit_at is None else gang.first_commit_at
+                self._updated[id] = replace(gang, first_commit_at=first, last_commit_at=began + commits[1])
+
+    def _order_out(self, now: float) -> list[Start | Leave]:
+        """Who has to leave because an operator wants the devices empty."""
+        ids = to_leave(self.snapshot, self.policy, now)
+        if ids:
+            self.snapshot = self.snapshot.apply(updated=[replace(self._record(id), evicting=True) for id in ids])
+        return [Leave(id=id) for id in ids]
 
     def _start(self, number: int, site: Site, now: float) -> Start:
         admit = self.plan.admits[number]
@@ -252,11 +305,14 @@ class Production:
         """Times to come at which somebody may be evicted, or may evict, who may not now."""
         policy = self.policy
         yield from due_times(self.snapshot.gangs(), self.snapshot.shadows, policy, now)
+        yield from askings_after(self.snapshot, policy, now)
+        yield from (g.not_before for g in self.waiting.values() if g.not_before is not None and g.not_before > now)
         for gang in self.snapshot.gangs():
             if gang.evicting or gang.promised:
                 continue
             committed = self.overheads.first_commit(attempt=self._attempts[gang.run_id])
-            settled = gang.started_at + min(policy.min_run_seconds, committed)
+            began = self._began.get(gang.run_id, gang.started_at)
+            settled = min(gang.started_at + policy.min_run_seconds, began + committed)
             if gang.first_commit_at is None and settled > now:
                 yield settled
             if policy.time_sharing:

@@ -108,14 +108,27 @@ class Replay:
             yield self.now
 
     def _adopt(self) -> None:
-        """Those that run already hold what they hold."""
-        for id, placement in self.trace.placed.items():
-            outcome, seats = self.recording.outcomes[id], self.site.seats_of(placement)
-            outcome.refused, outcome.attempts = None, 1
-            self.site.take(seats)
+        """Those that run already hold what they hold, the leaving until they are gone."""
+        leaving, promised = self.trace.leaving, self.trace.promised
+        rank = {id: (id in promised, id in leaving) for id in self.trace.placed}
+        for id in sorted(rank, key=lambda id: rank[id]):
+            outcome, seats = self.recording.outcomes[id], self.site.seats_of(self.trace.placed[id])
+            if outcome.refused is not None:
+                outcome.refused = None
+                self.ended -= 1
+            outcome.attempts = 1
+            mine = tuple((node, mask & self.site.free[node]) for node, mask in seats)
+            if id not in promised:
+                seats = mine  # what a leaving gang has released already is somebody else's
+            self.site.take(mine)
             present = self._present[id] = _Attempt(id, 1, seats)
-            self.scheduler.adopted(self._told(id), seats, self.now)
-            self._begin(present)
+            self.scheduler.adopted(self._told(id), seats, self.now, leaving=id in leaving, promised=id in promised)
+            if id in promised:
+                present.waits_for = {other for other in leaving if _overlap(self._present[other].seats, seats)}
+            if not present.waits_for:
+                self._begin(present)
+            if id in leaving:
+                self._leaves(present)
 
     # ---- time -------------------------------------------------------------------------------------------------
 
@@ -291,12 +304,19 @@ class Replay:
         victim = self._present[id]
         if victim.leaving or victim.started_at is None:
             raise NotFree(f"{id} is leaving or has not begun; it cannot be evicted")
+        self._leaves(victim)
+
+    def _leaves(self, victim: _Attempt) -> None:
         victim.leaving = True
-        self.recording.outcomes[id].evictions += 1
+        self.recording.outcomes[victim.id].evictions += 1
         gone_at = self._tick(self.now + self.overheads.checkpoint_seconds)
         self._interrupt(victim, failed=False, stays=gone_at - self.now)
-        self._put(gone_at, "gone", (id, victim.attempt))
+        self._put(gone_at, "gone", (victim.id, victim.attempt))
 
 
 def _devices(seats: Seats) -> int:
     return sum(mask.bit_count() for _, mask in seats)
+
+
+def _overlap(one: Seats, other: Seats) -> bool:
+    return any(node == number and mask & bits for node, mask in one for number, bits in other)

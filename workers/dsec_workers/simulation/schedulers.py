@@ -42,8 +42,12 @@ class Scheduler(Protocol):
     def arrived(self, job: Waiting, now: float) -> None:
         """A job is in the line: new, or back after an eviction or a failure."""
 
-    def adopted(self, job: Waiting, seats: Seats, now: float) -> None:
-        """A job runs already when the replay begins; it did not arrive, and it has begun."""
+    def adopted(self, job: Waiting, seats: Seats, now: float, *, leaving: bool = False, promised: bool = False) -> None:
+        """A job holds devices when the replay begins; it did not arrive.
+
+        It has begun, unless its devices are `promised` to it by others that are still there; with `leaving` it has
+        been told to go.
+        """
 
     def began(self, id: str, now: float) -> None:
         """A job that was decided to start has all its devices."""

@@ -74,9 +74,10 @@ class Baseline:
         """Line up."""
         self.line.push(job)
 
-    def adopted(self, job: Waiting, seats: Seats, now: float) -> None:
+    def adopted(self, job: Waiting, seats: Seats, now: float, *, leaving: bool = False, promised: bool = False) -> None:
         """It runs already."""
-        self.running[job.id] = Running(job, seats, now, devices=sum(mask.bit_count() for _, mask in seats))
+        devices = sum(mask.bit_count() for _, mask in seats)
+        self.running[job.id] = Running(job, seats, now, leaving=leaving, promised=promised, devices=devices)
 
     def began(self, id: str, now: float) -> None:
         """Its work begins."""

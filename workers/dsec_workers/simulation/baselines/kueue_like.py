@@ -35,11 +35,11 @@ class KueueLike(Baseline):
         self.used.setdefault(job.team, 0)
         self.line.push(job, rank=-job.request.priority)
 
-    def adopted(self, job: Waiting, seats: Seats, now: float) -> None:
-        """It uses quota already."""
-        super().adopted(job, seats, now)
+    def adopted(self, job: Waiting, seats: Seats, now: float, *, leaving: bool = False, promised: bool = False) -> None:
+        """It uses quota already, unless it is on its way out."""
+        super().adopted(job, seats, now, leaving=leaving, promised=promised)
         self.nominal.setdefault(job.team, 0)
-        self.used[job.team] = self.used.get(job.team, 0) + self.running[job.id].devices
+        self.used[job.team] = self.used.get(job.team, 0) + (0 if leaving else self.running[job.id].devices)
 
     def left(self, id: str, now: float, *, finished: bool) -> None:
         """Quota is free again (an evicted job's was when it was told)."""

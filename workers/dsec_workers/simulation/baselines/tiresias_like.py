@@ -82,11 +82,14 @@ class TiresiasLike(Baseline):
             heappush(self._promotions, (due, job.id, now))
         self._line_up(job)
 
-    def adopted(self, job: Waiting, seats: Seats, now: float) -> None:
+    def adopted(self, job: Waiting, seats: Seats, now: float, *, leaving: bool = False, promised: bool = False) -> None:
         """It runs already, and counts from now."""
-        super().adopted(job, seats, now)
+        super().adopted(job, seats, now, leaving=leaving, promised=promised)
         self._queue[job.id], self._served[job.id], self._waited[job.id] = 0, 0.0, 0.0
-        self._runs_now(job.id)
+        if leaving:
+            self._place[job.id] = self._before()
+        else:
+            self._runs_now(job.id)
 
     def began(self, id: str, now: float) -> None:
         """Its service counts from now."""

@@ -6,32 +6,37 @@ doubled by those that have outlived it; services are taken to stay for a week.
 
 from collections.abc import Sequence
 
-from dsec_blocks.model.teams import Team
 from dsec_workers.scheduling.policy import Policy
 from dsec_workers.scheduling.shadow import expected_runtime
 from dsec_workers.scheduling.snapshot import QueuedGang, RunningGang, Snapshot
+from dsec_workers.simulation.beginning import beginning
 from dsec_workers.simulation.jobs import Job, Trace, arrange
 
 STAY_SECONDS = 7 * 86400.0
 
 
 def read(name: str, snapshot: Snapshot, queue: Sequence[QueuedGang], policy: Policy, *, now: float) -> Trace:
-    """The running where they are, the waiting as they came. Times count from the first submit that is known."""
-    running = [gang for gang in snapshot.gangs() if not gang.evicting and not gang.promised]
-    first = min([now, *(gang.submitted_at for gang in running), *(gang.eligible_at for gang in queue)])
-    jobs = [_job(gang, gang.submitted_at - first, gang.started_at, policy, now) for gang in running]
+    """The running where they are, the waiting as they came. Times count from the first submit that is known.
+
+    The pool's own scheduler goes on with all that it knew: shadows, usage, orders, what each gang has had and suffered.
+    """
+    present = list(snapshot.gangs())
+    first = min([now, *(gang.submitted_at for gang in present), *(gang.eligible_at for gang in queue)])
+    jobs = [_job(gang, gang.submitted_at - first, gang.started_at, policy, now) for gang in present]
     jobs += [_job(gang, gang.eligible_at - first, now, policy, now) for gang in queue]
-    left_out = sum(1 for _ in snapshot.gangs()) - len(running)
-    teams: dict[str, Team] = dict(snapshot.teams)
     remarks = ["durations are expected runtimes: an incident tells none"]
-    if left_out:
-        remarks.append(f"{left_out:,} gangs that were leaving or had only a promise are left out")
+    frozen = snapshot.frozen
+    if frozen.everything or frozen.teams or frozen.nodes:
+        remarks.append("what is frozen or drained stays so, and who waits for it does not finish")
     return Trace(
         name=name,
         jobs=arrange(jobs),
-        teams=teams,
+        teams=dict(snapshot.teams),
         remarks=tuple(remarks),
-        placed={gang.run_id: gang.placement for gang in running},
+        placed={gang.run_id: gang.placement for gang in present},
+        leaving=frozenset(gang.run_id for gang in present if gang.evicting),
+        promised=frozenset(gang.run_id for gang in present if gang.promised),
+        beginning=beginning(snapshot, queue, zero=first),
         begins_at=now - first,
     )
 
