@@ -61,13 +61,14 @@ class Seat:
 class Checkpoints:
     """The checkpoints of this run, as one rank sees them."""
 
-    def __init__(self, address: StoreAddress, seat: Seat, *, name: str = "") -> None:
+    def __init__(self, address: StoreAddress, seat: Seat, *, name: str = "", replicated: bool = False) -> None:
         self.address = address
         self.step = 0
         """Finished steps of what was restored: the index to resume at."""
         self.position: Any = None
         """Where in its data the rank was, as it was given to `save`."""
         self._seat = seat
+        self._replicated = replicated
         if not all(letter.isalnum() or letter in "-_" for letter in name):
             raise CheckpointError(f"checkpoints(name={name!r}): use letters, digits, '-' and '_' only")
         self._run = f"{seat.run}.{name}" if name else seat.run
@@ -87,10 +88,11 @@ class Checkpoints:
         """The state that this rank saved in the newest commit, or `default` when the run starts for the first time.
 
         The global random states of `random`, numpy and torch continue where they were; `step` and `position` tell
-        where. Every rank must call it.
+        where. Every rank must call it. Where the state is `replicated` and the gang was shrunk or has grown since, all
+        ranks get rank 0's, and the random states of the others stay as they are.
 
         Raises `CheckpointMissing` when a commit must be there and none can be read, `CheckpointFenced` when a newer
-        attempt runs, `CheckpointError` when the checkpoint was written by another number of ranks.
+        attempt runs, `CheckpointError` when another number of ranks has written the checkpoint, not replicated.
         """
         head = self._begin()
         commit, shard, torn = choose(
@@ -101,7 +103,8 @@ class Checkpoints:
             self._refuse_a_silent_restart(torn=torn, head=head)
             return self._start(default)
         self.step, self.position, self._saved = shard.label.step, shard.position, None
-        set_global_randomness(shard.randomness)
+        if shard.label.rank == self._seat.rank:
+            set_global_randomness(shard.randomness)
         if self._seat.rank == 0:
             say(f"run {self._run}: resumes at step {self.step}, from the commit of attempt {commit.attempt}")
         return shard.state
@@ -182,15 +185,17 @@ class Checkpoints:
         log = log or self._log
         try:
             manifest = log.manifest(commit)
-            if manifest.world_size != self._seat.world_size:
+            resized = manifest.world_size != self._seat.world_size
+            if resized and not self._replicated:
                 raise CheckpointError(
                     f"run {log.run}: the checkpoint of step {commit.step} was written by {manifest.world_size} ranks "
-                    f"and this gang has {self._seat.world_size}; run it in the same shape, or start over: "
+                    f"and this gang has {self._seat.world_size}; run it in the same shape, say "
+                    "run.checkpoints(replicated=True) if every rank saves the same state, or start over: "
                     f"{self._how_to_start_over()}"
                 )
             if self._seat.rank == 0:
                 log.verify(manifest)
-            return log.shard(manifest, self._seat.rank)
+            return log.shard(manifest, 0 if resized else self._seat.rank)
         except Torn as error:
             say(f"run {log.run}: the commit of step {commit.step} (attempt {commit.attempt}) is skipped: {error}")
             return None

@@ -120,12 +120,18 @@ class Run:
         return hook
 
     def checkpoints(
-        self, store: "str | Path | Any | None" = None, *, every: int | str = DEFAULT_EVERY, name: str = ""
+        self,
+        store: "str | Path | Any | None" = None,
+        *,
+        every: int | str = DEFAULT_EVERY,
+        name: str = "",
+        replicated: bool = False,
     ) -> "Checkpoints":
         """The run's checkpoints in `store` (a path, a URL or the name of a CheckpointStore block).
 
         `every` is what `should_checkpoint` goes by: a number of steps, or a duration such as "10min". `name` tells
-        apart several sets of checkpoints in one run.
+        apart several sets of checkpoints in one run. `replicated` says that every rank saves the same state (data
+        parallel training): an elastic gang then resumes from it at another size too.
         """
         from dsec_blocks.checkpoints import Checkpoints, open_store
         from dsec_blocks.checkpoints.session import Seat
@@ -146,7 +152,7 @@ class Run:
             agree=lambda meeting, value: me.agree(f"checkpoint.{meeting}", value),
             tell=me.tell if me.channel_path else None,
         )
-        self._checkpoints = Checkpoints(open_store(store), seat, name=name)
+        self._checkpoints = Checkpoints(open_store(store), seat, name=name, replicated=replicated)
         return self._checkpoints
 
     def should_checkpoint(self) -> bool:

@@ -16,7 +16,14 @@ class Ranks:
     """One attempt of a run with `world_size` ranks, and its uploader (which works when told to)."""
 
     def __init__(
-        self, address: StoreAddress, directory: Path, *, attempt: int = 1, world_size: int = 1, run: str = "run-1"
+        self,
+        address: StoreAddress,
+        directory: Path,
+        *,
+        attempt: int = 1,
+        world_size: int = 1,
+        run: str = "run-1",
+        replicated: bool = False,
     ) -> None:
         self.spool = directory / f"spool-{attempt}"
         self.said: list[dict[str, Any]] = []
@@ -35,6 +42,7 @@ class Ranks:
                     agree=lambda name, value, rank=rank: self._agree(rank, value),
                     tell=lambda op, **fields: self.said.append({"op": op, **fields}),
                 ),
+                replicated=replicated,
             )
             for rank in range(world_size)
         ]

@@ -36,6 +36,23 @@ def test_each_rank_gets_back_its_own_state_step_and_position(address: StoreAddre
     assert [said["step"] for said in first.said if said["op"] == "committed"] == [40]
 
 
+@pytest.mark.parametrize(("before", "after"), [(4, 2), (1, 3)], ids=["shrunk", "grown"])
+def test_an_elastic_gang_of_replicas_resumes_at_another_size_and_one_of_parts_is_told_what_to_do(
+    address: StoreAddress, tmp_path: Path, before: int, after: int
+) -> None:
+    first = Ranks(address, tmp_path, world_size=before, replicated=True)
+    first.restore()
+    first.save(40)
+    with pytest.raises(CheckpointError, match=f"written by {before} ranks and this gang has {after}.*replicated=True"):
+        Ranks(address, tmp_path, attempt=2, world_size=after).restore()
+    again = Ranks(address, tmp_path, attempt=3, world_size=after, replicated=True)
+    assert again.restore() == [{"step": 40}] * after
+    assert {rank.step for rank in again.ranks} == {40}
+    again.save(41)
+    back = Ranks(address, tmp_path, attempt=4, world_size=before, replicated=True)
+    assert back.restore() == [{"step": 41}] * before
+
+
 def test_a_snapshot_mutated_right_after_save_is_what_it_was_when_saved(address: StoreAddress, tmp_path: Path) -> None:
     """P14: an asynchronous save wrote newer values."""
     ranks = Ranks(address, tmp_path)
