@@ -21,10 +21,14 @@ def why(gang: Gang, placement: Placement, for_gang: Gang | None) -> str:
     assert gang.placement is not None
     present, coming = len(gang.placement.members), len(placement.members)
     if for_gang is None:
-        return f"Grows from {present} to {coming} nodes"
+        return f"Grows from {present} to {_nodes(coming)}"
     if coming < present:
-        return f"Shrinks from {present} to {coming} nodes to make room for {for_gang.name}"
+        return f"Shrinks from {present} to {_nodes(coming)} to make room for {for_gang.name}"
     return f"Moves to make room for {for_gang.name}"
+
+
+def _nodes(count: int) -> str:
+    return "1 node" if count == 1 else f"{count} nodes"
 
 
 def tell(term: Term, gang: Gang, told: str, *, cost: float | None = None, policy_version: str = "") -> None:
