@@ -15,12 +15,14 @@ NOW = worlds.NOW
 POLICY = Policy()
 
 
-def places(cluster: list[Node], free: set[str], wants: GangRequest) -> bool:
-    """Whether the shape fits on `free`, by trying every combination of nodes."""
+def places(cluster: list[Node], free: set[str], wants: GangRequest, stay: Iterable[RunningGang] = ()) -> bool:
+    """Whether the shape fits on `free`, by trying every combination of nodes; `stay` use some of what is beside."""
     n, k = wants.nodes, wants.devices_per_node
     offers: dict[str, list[tuple[str, str]]] = {}
+    guests = [(member.node, gang.request) for gang in stay for member in gang.placement.members]
     for machine in cluster:
-        if machine.schedulable:
+        here = [request for name, request in guests if name == machine.name]
+        if machine.schedulable and beside_suffices(machine, [*here, wants], wants):
             offers[machine.name] = [
                 (device.uuid, device.nvlink_domain)
                 for device in machine.devices
@@ -45,6 +47,16 @@ def places(cluster: list[Node], free: set[str], wants: GangRequest) -> bool:
         elif set.intersection(*groups) - {""}:
             return True
     return False
+
+
+def beside_suffices(machine: Node, together: list[GangRequest], wants: GangRequest) -> bool:
+    """Whether the node has the processors and the memory for all of them, of those that `wants` asks for."""
+    cpus, memory = machine.cpus, machine.memory_bytes
+    if wants.cpus and cpus is not None and sum(request.cpus or 0 for request in together) > cpus:
+        return False
+    return not (
+        wants.memory_bytes and memory is not None and sum(request.memory_bytes or 0 for request in together) > memory
+    )
 
 
 def lie_as_asked(paths: list[tuple[str, ...]], topology: Topology) -> bool:
@@ -118,6 +130,7 @@ def cheapest(cluster: list[Node], held: list[RunningGang], gang: QueuedGang, tea
             if best is not None and cost >= best - 1e-9:
                 continue
             freed = (every - taken) | {uuid for victim in chosen for uuid in victim.placement.devices}
-            if places(cluster, freed, gang.request) and may_go(chosen, gang, used, teams):
+            left = [holder for holder in stayers if holder not in chosen]
+            if places(cluster, freed, gang.request, left) and may_go(chosen, gang, used, teams):
                 best = cost
     return best

@@ -106,6 +106,12 @@ class Scheduling(RuleBasedStateMachine):
                 assert len(domains) == 1 and "" not in domains
 
     @invariant()
+    def no_node_gives_more_processors_or_memory_than_it_has(self):
+        if hasattr(self, "pool"):
+            there = [gang for gang in self.pool.running.values() if not gang.promised]
+            assert not [node.name for node in self.pool.nodes if Pool.overdrawn(node, there)]
+
+    @invariant()
     def no_two_gangs_evict_each_other_but_by_level(self):
         if hasattr(self, "pool") and not self.pool.policy.time_sharing:
             assert not {(b, a) for a, b in self.pool.pairs} & self.pool.pairs

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from dsec_blocks.model.devices import Device, Node
@@ -86,6 +86,51 @@ def test_gangs_bound_to_a_level_or_spread_over_racks_evict_the_cheapest_set(data
         assert abs(sum(victim.cost for victim in admit.victims) - expected) < 1e-6
 
 
+@settings(max_examples=250, deadline=None)
+@given(st.data())
+def test_whoever_holds_the_processors_or_the_memory_goes_and_the_set_is_the_cheapest(data):
+    draw = data.draw
+    sizes = st.sampled_from([3.0, 5.0, 8.0])
+    machines = [
+        replace(machine, schedulable=True, cpus=draw(sizes), memory_bytes=int(draw(sizes)) * worlds.GIB)
+        for machine in draw(worlds.nodes(least=1, most=4))
+    ]
+    held = draw(worlds.running(machines, least=2, most=8))
+    for number in range(draw(st.integers(0, 2))):  # without a card
+        place = Placement(members=(MemberPlacement(node=draw(st.sampled_from(machines)).name, devices=()),))
+        request = draw(worlds.requests(nodes=1, devices_per_node=0, gpu_model=None, topology=Topology.PREFERRED))
+        held.append(
+            RunningGang(
+                run_id=f"c{number}", team=draw(st.sampled_from(worlds.TEAMS)), request=request, placement=place,
+                submitted_at=NOW - 5000, started_at=NOW - 5000, first_commit_at=NOW - 4000, last_commit_at=NOW - 9,
+            )
+        )  # fmt: skip
+    teams = draw(worlds.teams())
+    asks = {
+        "cpus": draw(st.sampled_from([2.0, 3.0, 5.0])),
+        "memory_bytes": draw(st.sampled_from([None, 3 * worlds.GIB])),
+    }
+    (gang,) = draw(worlds.queues(most=1, priority=4, max_runtime_seconds=None, **asks))
+    gang = replace(gang, not_before=None)
+    result = plan(build_snapshot(nodes=machines, running=held, teams=teams, pool="p"), [gang], POLICY, NOW)
+    expected = cheapest(machines, held, gang, teams)
+    if expected is None:
+        assert result.admits == ()
+        return
+    (admit,) = result.admits
+    event(f"victims: {min(3, len(admit.victims))}")
+    assert admit.optimal
+    assert abs(sum(victim.cost for victim in admit.victims) - expected) < 1e-6
+    gone = {victim.run_id for victim in admit.victims}
+    for name in sorted(gone):
+        stay = [g for g in held if not g.evicting and (g.run_id not in gone or g.run_id == name)]
+        kept = {uuid for g in stay for uuid in g.placement.devices}
+        free = {device.uuid for machine in machines for device in machine.devices} - kept
+        used = {n: sum(len(g.placement.devices) for g in held if g.team == n and not g.evicting) for n in teams}
+        rest = [g for g in held if g.run_id in gone and g.run_id != name]
+        assert not (places(machines, free, gang.request, stay) and may_go(rest, gang, used, teams)), "needless"
+
+
 @settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_a_search_with_hardly_any_budget_never_evicts_more_than_it_needs(data):
@@ -104,7 +149,8 @@ def test_a_search_with_hardly_any_budget_never_evicts_more_than_it_needs(data):
         for left_out in victims:
             rest = [by_id[name] for name in victims - {left_out}]
             freed = (every - taken) | {uuid for g in rest for uuid in g.placement.devices}
-            assert not (places(machines, freed, gang.request) and may_go(rest, gang, used, teams))
+            stay = [g for g in held if not g.evicting and g not in rest]
+            assert not (places(machines, freed, gang.request, stay) and may_go(rest, gang, used, teams))
 
 
 @settings(max_examples=150, deadline=None)

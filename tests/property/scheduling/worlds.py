@@ -12,11 +12,14 @@ from dsec_workers.scheduling import QueuedGang, RunningGang
 
 NOW = 1_000_000.0
 TEAMS = ("a", "b", "c")
+GIB = 2**30
 
 
 @st.composite
 def nodes(draw: st.DrawFn, *, least: int = 1, most: int = 5) -> list[Node]:
+    """Some declare processors and memory, so few that they may be what is lacking."""
     found = []
+    declared = draw(st.booleans())
     for i in range(draw(st.integers(least, most))):
         name, gpus = f"n{i}", draw(st.sampled_from([1, 2, 4, 4]))
         rack = draw(st.sampled_from(["r0", "r1"]))
@@ -28,6 +31,8 @@ def nodes(draw: st.DrawFn, *, least: int = 1, most: int = 5) -> list[Node]:
                 name=name,
                 topology=("z", rack),
                 schedulable=draw(st.integers(0, 9)) > 0,
+                cpus=draw(st.sampled_from([None, 4.0, 8.0, 8.0])) if declared else None,
+                memory_bytes=draw(st.sampled_from([None, 4 * GIB, 8 * GIB])) if declared else None,
                 devices=tuple(
                     Device(
                         uuid=f"{name}/{k}",
@@ -56,6 +61,8 @@ def requests(draw: st.DrawFn, **fixed: Any) -> GangRequest:
         "kind": draw(st.sampled_from([Kind.TRAINING, Kind.TRAINING, Kind.BATCH, Kind.INTERACTIVE, Kind.INFERENCE])),
         "preemptible": draw(st.integers(0, 5)) > 0,
         "max_runtime_seconds": draw(st.sampled_from([None, None, 60.0, 600.0, 7200.0])),
+        "cpus": draw(st.sampled_from([None, None, 1.0, 2.0, 4.0])),
+        "memory_bytes": draw(st.sampled_from([None, None, None, GIB, 4 * GIB])),
     }
     return GangRequest(**{**fields, **fixed})
 

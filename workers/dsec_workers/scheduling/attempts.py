@@ -19,7 +19,7 @@ from dsec_workers.scheduling.order import GangClass
 from dsec_workers.scheduling.placement import Seats, Shape, cpu_seats, find_seats, fits, pick_devices, placement_of
 from dsec_workers.scheduling.reservations import Reservations
 from dsec_workers.scheduling.room import Room, view_of
-from dsec_workers.scheduling.shadow import expected_runtime, kept_devices
+from dsec_workers.scheduling.shadow import Kept, expected_runtime, held_longest, kept_devices
 from dsec_workers.scheduling.trial import Trial
 from dsec_workers.scheduling.victims import Chosen, Search
 
@@ -79,8 +79,8 @@ class Attempts:
     def _without_devices(self, number: int, kind: GangClass) -> tuple[Admit, Effect] | None:
         trial = self.trial
         shape = Shape.of(kind.request, kind.request.nodes)
-        able = trial.fleet.node_schedulable & ~trial.closed
-        seats = cpu_seats(able, trial.load, shape, trial.free.hosts, trial.saved(number))
+        able, hosts = trial.fleet.node_schedulable & ~trial.closed, trial.hosts_without_devices(kind, number)
+        seats = cpu_seats(able, trial.load, shape, hosts, trial.saved(number))
         if seats is None:
             return None
         nothing = [np.empty(0, np.int64)] * kind.request.nodes
@@ -100,9 +100,17 @@ class Attempts:
         if found is None:
             return None
         taken = np.concatenate(found[1])
-        until = min(trial.kept[index].start for index in passable if trial.kept[index].mask[taken].any())
+        used = [index for index in passable if self._uses(trial.kept[index], kind.least, found[0].nodes, taken)]
+        until = min(trial.kept[index].start for index in used or passable)
         trial.conditional[trial.queue[number].run_id] = until
         return self._enter(number, kind, *found, why="passes the head of line on condition")
+
+    def _uses(self, keep: Kept, shape: Shape, nodes: Ints, taken: Ints) -> bool:
+        """Whether who takes these devices on these nodes has any that are kept, or leaves the holder too little."""
+        if keep.mask[taken].any():
+            return True
+        left = self.trial.beside.left_by([keep])
+        return left is not None and not bool(left.able(shape.cpu_milli, shape.memory_mib)[nodes].all())
 
     def _passable(self, number: int, kind: GangClass, avoided: tuple[int, ...]) -> set[int]:
         """Shadows so far ahead that an evictable gang without a contract may use their devices until then."""
@@ -133,7 +141,19 @@ class Attempts:
         if seats is None:
             failures.add(key)
             return None
-        return seats, pick_devices(trial.fleet, view.free, seats, shape)
+        return seats, pick_devices(trial.fleet, self._held_first(view.free, seats, shape), seats, shape)
+
+    def _held_first(self, ready: Bools, seats: Seats, shape: Shape) -> Bools:
+        """`ready` less free devices that a member can do without, on nodes that somebody has to leave for it first.
+
+        It is told to start when the holders of its devices have left: so it takes theirs, where it has the choice.
+        """
+        trial = self.trial
+        if not trial.beside.counts(shape):
+            return ready
+        able = trial.free.hosts.able(shape.cpu_milli, shape.memory_mib)[seats.nodes]
+        short = Seats(seats.nodes[~able], seats.islands[~able])
+        return held_longest(trial.fleet, ready, short, shape, np.where(trial.free.free, 0.0, 1.0))
 
     # ---- by asking others to make room ------------------------------------------------------------------------
 
@@ -166,6 +186,7 @@ class Attempts:
             free_now=trial.free.free & ~kept_devices(trial.kept, trial.fleet.size),
             budget=budget,
             exact=trial.policy.exact_candidates,
+            tenants=trial.beside.tenants if trial.beside.counts(shape) else None,
         )
         chosen = search.run()
         self.search_left -= budget - max(0, search.budget.left)
@@ -175,7 +196,7 @@ class Attempts:
                 trial.cut_short.add(trial.queue[number].run_id)
         else:
             freed = view.free | search.freed(chosen.options)
-            hosts = trial.hosts_after(option.slot for option in chosen.options if option.how is How.EVICT)
+            hosts = search.hosts_after(chosen.options)
             seats = find_seats(trial.fleet, view_of(trial.fleet, freed, hosts), shape, trial.saved(number))
         if chosen is None or seats is None or not search.minimal(chosen.options):
             self._no_victims.add(key)
@@ -183,7 +204,7 @@ class Attempts:
         self.preemptions += 1
         cost = sum(option.cost for option in chosen.options) / UNITS
         why = f"cheapest of the gangs it may evict: {len(chosen.options)} for {cost:.0f} device-seconds"
-        devices = pick_devices(trial.fleet, freed, seats, shape)
+        devices = pick_devices(trial.fleet, self._held_first(freed, seats, shape), seats, shape)
         gone = [
             search.menu.devices_of(option) if option.how is How.SHRINK else trial.held_by(option.slot)
             for option in chosen.options
@@ -200,6 +221,14 @@ class Attempts:
         if (key, shape) not in trial.fits:
             trial.fits[key, shape] = fits(trial.fleet, trial.reach[key], shape)
         return trial.fits[key, shape]
+
+    def _leaving_first(self, seats: Seats, kind: GangClass) -> set[int]:
+        """Slots of those that are leaving its nodes, where it needs what they use there beside their devices."""
+        trial, shape = self.trial, kind.least
+        if not trial.beside.counts(shape):
+            return set()
+        short = seats.nodes[~trial.free.hosts.able(shape.cpu_milli, shape.memory_mib)[seats.nodes]]
+        return {slot for slot in trial.beside.slots_on(short).tolist() if trial.slots.evicting[slot]}
 
     # ---- entering an admission --------------------------------------------------------------------------------
 
@@ -218,6 +247,7 @@ class Attempts:
         gang, taken = trial.queue[number], np.concatenate(devices)
         asked = [option.slot for option in chosen.options]
         holders = {int(slot) for slot in trial.snapshot.holder[taken] if slot >= 0} - set(asked)
+        holders |= self._leaving_first(seats, kind) - set(asked)
         for option, numbers in zip(chosen.options, gone, strict=True):
             trial.make_way(option, numbers)
         for home in chosen.homes:

@@ -237,6 +237,8 @@ class _Cycle:
         trial = self.trial
         if any(keep.resource_pool == kind.pool.label and not keep.pledge for keep in trial.kept):
             return False
+        if not kind.request.devices:
+            return False  # it has no part in the line for devices, nor is anything kept for it
         if kind.leaving_for or not trial.quota_allows(kind, kind.least.total):
             return False
         return self.attempts.reservations.cast_shadow(number, kind)

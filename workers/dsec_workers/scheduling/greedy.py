@@ -1,6 +1,6 @@
 """A good choice of victims fast: fill one unit after the other, always the one that costs least beyond what is paid."""
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Protocol
 
 from dsec_workers.scheduling.domains import Domain
@@ -37,12 +37,12 @@ class Greedy:
     def _choice(self, order: list[int]) -> Iterator[tuple[int, ...]]:
         domain = self.domain
         chosen: tuple[int, ...] = ()
-        missing, members = dict(domain.missing), domain.members
+        missing, members, kinds = dict(domain.missing), domain.members, domain.kinds
         at_unit: dict[int, list[int]] = {}
         for number in order:
-            for unit in domain.gains[number]:
+            for unit in {key // kinds for key in domain.gains[number]}:
                 at_unit.setdefault(unit, []).append(number)
-        fills = {unit: self._fill(unit, at_unit.get(unit, []), chosen, missing) for unit in missing}
+        fills = {unit: self._fill(unit, at_unit.get(unit, []), chosen, missing) for unit in units_of(missing, kinds)}
         while members > 0:
             best = min(((fill[0], unit) for unit, fill in fills.items() if fill is not None), default=None)
             if best is None or not self.budget.spend():
@@ -56,9 +56,10 @@ class Greedy:
             stale: set[int] = set()
             for number in fill[1]:
                 missing, members = domain.without(missing, members, number)
-                stale.update(domain.gains[number])
+                stale.update(key // kinds for key in domain.gains[number])
             chosen = (*chosen, *fill[1])
-            fills = {unit: fill for unit, fill in fills.items() if unit in missing}
+            left = units_of(missing, kinds)
+            fills = {unit: fill for unit, fill in fills.items() if unit in left}
             for unit in stale & fills.keys():
                 fills[unit] = self._fill(unit, at_unit[unit], chosen, missing)
         for number in order:
@@ -73,18 +74,28 @@ class Greedy:
         self, unit: int, numbers: list[int], chosen: tuple[int, ...], missing: dict[int, int]
     ) -> tuple[int, tuple[int, ...]] | None:
         """Cost and options that give `unit` what a member misses there, cheapest per device first; None: no way."""
-        domain, menu, lacking, cost = self.domain, self.menu, missing[unit], 0
+        domain, menu, cost = self.domain, self.menu, 0
+        first = unit * domain.kinds
+        lacking = {key: missing[key] for key in range(first, first + domain.kinds) if key in missing}
+        here = dict(lacking)
         fill: list[int] = []
         gone = set(chosen)
 
         def price(number: int) -> tuple[float, Name]:
-            return menu[number].cost / min(domain.gains[number][unit], missing[unit]), menu.name(number)
+            return menu[number].cost / domain.useful(domain.gains[number], here), menu.name(number)
 
-        for number in sorted((n for n in numbers if n not in gone), key=price):
-            if lacking <= 0:
+        helpful = (n for n in numbers if n not in gone and domain.useful(domain.gains[n], here) > 0)
+        for number in sorted(helpful, key=price):
+            if not lacking:
                 break
-            if self.tolerable((*chosen, *fill, number)):
+            gains = domain.gains[number]
+            if lacking.keys() & gains.keys() and self.tolerable((*chosen, *fill, number)):
                 fill.append(number)
                 cost += menu[number].cost
-                lacking -= domain.gains[number][unit]
-        return (cost, tuple(fill)) if lacking <= 0 else None
+                lacking = {key: left for key, amount in lacking.items() if (left := amount - gains.get(key, 0)) > 0}
+        return (cost, tuple(fill)) if not lacking else None
+
+
+def units_of(keys: Iterable[int], kinds: int) -> dict[int, None]:
+    """The units that these keys are of, each once."""
+    return dict.fromkeys(key // kinds for key in keys)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from dsec_blocks.model.requests import Kind
 from dsec_workers.scheduling.fleet import Bools, Fleet, Floats, Ints
-from dsec_workers.scheduling.hosts import Hosts
+from dsec_workers.scheduling.hosts import Hosts, host_needs
 from dsec_workers.scheduling.policy import Policy
 from dsec_workers.scheduling.seen import Seen, grown
 from dsec_workers.scheduling.snapshot import RunningGang
@@ -18,7 +18,7 @@ from dsec_workers.scheduling.snapshot import RunningGang
 _FLOATS = (
     "started_at", "first_commit_at", "max_runtime", "grace", "conditional_until", "checkpoint", "moved_at", "attained",
 )  # fmt: skip
-_INTS = ("team", "devices", "priority", "members", "least", "stranded")
+_INTS = ("team", "devices", "priority", "members", "least", "stranded", "cpu_milli", "memory_mib")
 _BOOLS = ("evictable", "evicting", "promised", "endless", "shares")
 
 
@@ -45,6 +45,9 @@ class Slots:
     """Members that it accepts, 0 when it is not elastic."""
     stranded: Ints
     """Devices of it that nobody could take, were they free."""
+    cpu_milli: Ints
+    """Of each member, as `memory_mib` is."""
+    memory_mib: Ints
     evictable: Bools
     evicting: Bools
     promised: Bools
@@ -138,6 +141,7 @@ class Holders:
             len(gang.placement.members),
             request.min_nodes or 0,
             sum(uuid not in known or not usable[known[uuid]] for uuid in devices),
+            *host_needs(request),
             evictable,
             gang.evicting,
             gang.promised,

@@ -8,12 +8,12 @@ import numpy as np
 from dsec_blocks.model.reasons import Reason, ReasonCode
 from dsec_workers.scheduling import reasons
 from dsec_workers.scheduling.decisions import Hold
-from dsec_workers.scheduling.fleet import Ints
+from dsec_workers.scheduling.fleet import Bools, Ints
 from dsec_workers.scheduling.hold_table import HoldTable
 from dsec_workers.scheduling.order import GangClass, Order, narrow
-from dsec_workers.scheduling.placement import fits
+from dsec_workers.scheduling.placement import Shape, fits
 from dsec_workers.scheduling.questions import fits_free, fits_if_opened, fits_now, fits_without
-from dsec_workers.scheduling.room import view_of
+from dsec_workers.scheduling.room import View, view_of
 from dsec_workers.scheduling.screening import MOST_KEPT, Screening, unpacked
 from dsec_workers.scheduling.shadow import earliest, expected_runtime
 from dsec_workers.scheduling.trial import Trial
@@ -119,7 +119,7 @@ class Holds:
         if closed and self._fits_if_opened(number, kind, avoided):
             name, text = min(closed.items())
             return reasons.frozen(text, f"node {name}" if len(closed) == 1 else f"{len(closed)} nodes, {name} first,")
-        if kind.whole is not None and fits(trial.fleet, view_of(trial.fleet, trial.free.free & kind.whole.mask), shape):
+        if kind.whole is not None and fits(trial.fleet, self._whole(kind.whole.mask), shape):
             return reasons.withheld(request, kind.withheld_by)
         starts = [trial.kept[index].start for index in avoided if trial.kept[index].start < inf]
         mine, total = self._free(kind, avoided), self._free(kind, ())
@@ -130,6 +130,10 @@ class Holds:
         if key not in self._best:
             self._best[key] = reasons.best(trial.snapshot.fleet, everybody, shape)
         return reasons.waits_for_capacity(request, shape, total, self._best[key])
+
+    def _whole(self, mask: Bools) -> View:
+        trial = self.trial
+        return view_of(trial.fleet, trial.free.free & mask, trial.free.hosts)
 
     def _free(self, kind: GangClass, avoided: tuple[int, ...]) -> int:
         """How many devices are free to the class."""
@@ -149,9 +153,12 @@ class Holds:
         trial, fleet = self.trial, self.trial.snapshot.fleet
         times = trial.times.copy()
         etas: dict[int, float] = {}
+        expected: list[tuple[Ints, Shape, float]] = []
         for keep in (k for k in trial.kept if not k.pledge):
             etas[keep.number] = keep.start
-            times[keep.devices] = keep.start + expected_runtime(keep.request, self.trial.policy)
+            end = keep.start + expected_runtime(keep.request, self.trial.policy)
+            times[keep.devices] = end
+            expected.append((keep.nodes, keep.shape, end))
         seen: dict[str, int] = {}
         for number in numbers.tolist():
             kind = self.order.classes[int(self.order.class_of[number])]
@@ -163,11 +170,14 @@ class Holds:
             shape = kind.least
             if not shape.total or not trial.quota_allows(kind, shape.total):
                 continue
-            found = earliest(fleet, times, kind.pool.mask, shape)
+            beside = trial.beside.ready(shape, (), among=expected) if trial.beside.counts(shape) else None
+            found = earliest(fleet, times, kind.pool.mask, shape, beside=beside)
             if found is None:
                 continue
             etas[number] = max(found[0], kind.backing_off_until or 0.0)
-            times[np.concatenate(found[2])] = etas[number] + expected_runtime(kind.request, self.trial.policy)
+            end = etas[number] + expected_runtime(kind.request, self.trial.policy)
+            times[np.concatenate(found[2])] = end
+            expected.append((found[1].nodes, shape, end))
         return etas
 
 

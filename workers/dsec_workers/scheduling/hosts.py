@@ -40,9 +40,19 @@ class Hosts:
             np.subtract.at(self.cpu_milli, nodes, cpu * times)
             np.subtract.at(self.memory_mib, nodes, memory * times)
 
+    def least(self, other: "Hosts | None") -> "Hosts":
+        """Of each the smaller; `self` where there is no other."""
+        if other is None:
+            return self
+        return Hosts(np.minimum(self.cpu_milli, other.cpu_milli), np.minimum(self.memory_mib, other.memory_mib))
+
     def able(self, cpu_milli: int, memory_mib: int) -> Bools:
-        """The nodes that have so much."""
-        return (self.cpu_milli >= cpu_milli) & (self.memory_mib >= memory_mib)
+        """The nodes that have so much; of what is not wanted one may be overdrawn."""
+        found = np.ones(len(self.cpu_milli), bool)
+        for free, wanted in ((self.cpu_milli, cpu_milli), (self.memory_mib, memory_mib)):
+            if wanted:
+                found &= free >= wanted
+        return found
 
     def times(self, cpu_milli: int, memory_mib: int, most: int) -> Ints:
         """How many such members each node could take, up to `most`."""

@@ -10,6 +10,7 @@ import numpy as np
 
 from dsec_workers.scheduling.domains import Domain
 from dsec_workers.scheduling.fleet import Bools, Ints
+from dsec_workers.scheduling.hosts import host_needs
 from dsec_workers.scheduling.options import How, Option
 from dsec_workers.scheduling.rights import Rights
 
@@ -115,12 +116,14 @@ class Menu:
         spare = int(self.roster.spare[slot])
         if not spare:
             return []
-        useful: list[tuple[int, int, dict[int, int]]] = []
+        useful: list[tuple[float, int, dict[int, int]]] = []
         for index, devices in enumerate(self._devices_by_member(slot)):
-            names, counts = np.unique(self.unit_of[devices], return_counts=True)
+            names, counts = np.unique(self.unit_of[devices] * domain.kinds, return_counts=True)
             gains = {u: c for u, c in zip(names.tolist(), counts.tolist(), strict=True) if u in domain.missing}
+            if domain.at_node:
+                gains |= self._beside(slot, index, domain)
             if index and gains:
-                useful.append((sum(min(c, domain.missing[u]) for u, c in gains.items()), index, gains))
+                useful.append((domain.useful(gains, domain.missing), index, gains))
         useful.sort(key=lambda entry: (-entry[0], -entry[1]))
         useful = useful[:spare]
         gang, found = self.roster.gang(slot), []
@@ -140,6 +143,13 @@ class Menu:
             )  # fmt: skip
             found.append((self._number(option), gains))
         return found
+
+    def _beside(self, slot: int, index: int, domain: Domain) -> dict[int, int]:
+        """What one member would leave beside its devices."""
+        gang = self.roster.gang(slot)
+        node = self.fleet.node_number.get(gang.placement.members[index].node, -1)
+        amounts = (0, *host_needs(gang.request))
+        return {key: amount for key in domain.at_node.get(node, ()) if (amount := amounts[key % domain.kinds])}
 
     def _devices_by_member(self, slot: int) -> list[Ints]:
         found = self._member_devices.get(slot)

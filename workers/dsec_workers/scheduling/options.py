@@ -4,6 +4,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
+from dsec_blocks.model.gangs import MemberPlacement
+from dsec_workers.scheduling.snapshot import RunningGang
+
 
 class How(StrEnum):
     """The ways to make room, from the mildest."""
@@ -24,6 +27,14 @@ class Option:
     """Devices that its team no longer uses."""
     gone: frozenset[int] = frozenset()
     """Members that it gives up (when it shrinks), by index."""
+
+
+def given_up(gang: RunningGang, option: Option) -> tuple[MemberPlacement, ...]:
+    """The members that leave their nodes."""
+    members = gang.placement.members
+    if option.how is not How.SHRINK:
+        return members
+    return tuple(members[index] for index in sorted(option.gone))
 
 
 def one_each(options: Iterable[Option]) -> bool:

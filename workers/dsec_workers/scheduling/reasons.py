@@ -5,6 +5,7 @@ own, because they change every cycle; `sentence` puts all three together for the
 """
 
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -194,7 +195,23 @@ def waits_for_capacity(request: GangRequest, shape: Shape, total: int, best: str
 
 
 def best(fleet: Fleet, view: View, shape: Shape) -> str:
-    """How close the free devices come to the shape, in words."""
+    """How close the free devices come to the shape, in words, and what is lacking beside them."""
+    text, hosts = _closest(fleet, view, shape), view.hosts
+    if hosts is None or not fits(fleet, replace(view, hosts=None), shape):
+        return text
+    lacking = []
+    for name, cpus, memory in (
+        (f"{shape.cpu_milli / 1000:g} CPUs", shape.cpu_milli, 0),
+        (format_memory(shape.memory_mib * 2**20), 0, shape.memory_mib),
+    ):
+        able = int(np.count_nonzero(hosts.able(cpus, memory) & (view.node_free >= shape.devices)))
+        if able < shape.members:
+            nodes, have = ("no node" if not able else "1 node", "has") if able < 2 else (f"{able} nodes", "have")
+            lacking.append(f"{nodes} with enough free cards {have} {name} free")
+    return ", ".join([text, *lacking])
+
+
+def _closest(fleet: Fleet, view: View, shape: Shape) -> str:
     if shape.topology is Topology.DOMAIN and shape.total > 1:
         linked = fleet.island_domain >= 0
         room: Ints = np.bincount(fleet.island_domain[linked], view.island_free[linked]).astype(np.int64)

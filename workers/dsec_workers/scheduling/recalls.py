@@ -37,12 +37,16 @@ def call_back(trial: Trial, slots: Slots, class_of: Mapping[int, GangClass]) -> 
             continue
         kind = class_of[keep.number]
         by, behind = trial.snapshot.holder[keep.devices], trial.snapshot.next_holder[keep.devices]
-        if not (certain[by] & certain[behind]).all() or not _limits_allow(trial, kind):
+        on = [slot for slot in np.unique(by[by >= 0]).tolist() if passing[slot]]
+        others = [other for other in trial.kept if other is not keep]
+        on += trial.beside.in_the_way(keep, others, passing, on)
+        relied = trial.beside.relied_on(keep)
+        if not (certain[by] & certain[behind]).all() or not certain[relied].all() or not _limits_allow(trial, kind):
             continue
-        start = max(_start(trial, slots, keep), kind.backing_off_until or -inf)
-        for slot in np.unique(by[by >= 0]).tolist():
+        start = max(_start(trial, slots, keep), kind.backing_off_until or -inf, keep.start if len(relied) else -inf)
+        for slot in on:
             spared = trial.roster.gang(slot).run_id in kind.evicted_for
-            if passing[slot] and trial.roster.movable[slot] and not spared and _is_due(trial, slots, slot, start):
+            if trial.roster.movable[slot] and not spared and _is_due(trial, slots, slot, start):
                 found.append(_told(trial, slot, keep, start))
     if found:
         trial.forget_answers()

@@ -6,7 +6,7 @@ from math import inf
 import numpy as np
 
 from dsec_workers.scheduling.decisions import Shadow
-from dsec_workers.scheduling.fleet import Bools, Ints
+from dsec_workers.scheduling.fleet import Bools, Floats, Ints
 from dsec_workers.scheduling.order import GangClass
 from dsec_workers.scheduling.placement import Shape
 from dsec_workers.scheduling.shadow import Kept, earliest
@@ -19,12 +19,12 @@ class Reservations:
     def __init__(self, trial: Trial, moved: Callable[[], None]) -> None:
         self.trial, self._moved = trial, moved
         self._pool_masks: dict[str, Bools] = {}
-        self._shapes: dict[str, Shape] = {}
 
     def cast_shadow(self, number: int, kind: GangClass) -> bool:
         """Reserve the earliest future place for the head of its resource pool; False when the forecast has none."""
         trial = self.trial
-        found = earliest(trial.fleet, trial.times, kind.pool.mask & ~self._others(number), kind.least)
+        mask = kind.pool.mask & ~self._others(number)
+        found = earliest(trial.fleet, trial.times, mask, kind.least, beside=self._beside(number, kind.least))
         if found is None:
             return False
         start, _, devices = found
@@ -95,23 +95,35 @@ class Reservations:
         trial, late = self.trial, keep.start == -inf or self._late(keep)
         mask = self._pool_masks[keep.run_id] & ~self._others(keep.number)
         before = inf if late else keep.start
-        found = earliest(trial.fleet, trial.times, mask, self._shapes[keep.run_id], before=before)
+        beside = self._beside(keep.number, keep.shape)
+        found = earliest(trial.fleet, trial.times, mask, keep.shape, before=before, beside=beside)
         if found is None:
             if late:
                 trial.kept.remove(keep)
             return late
-        keep.start, keep.devices = found[0], np.concatenate(found[2])
+        keep.start, keep.nodes, keep.devices = found[0], found[1].nodes, np.concatenate(found[2])
         keep.mask = np.zeros(trial.fleet.size, bool)
         keep.mask[keep.devices] = True
         return True
 
     def _may_use(self, keep: Kept) -> bool:
-        quota, shape = self.trial.quota, self._shapes[keep.run_id]
-        return int(quota.used[keep.team]) + shape.total <= quota.ceiling(keep.team, keep.request)
+        quota = self.trial.quota
+        return int(quota.used[keep.team]) + keep.shape.total <= quota.ceiling(keep.team, keep.request)
 
     def _late(self, keep: Kept) -> bool:
         trial = self.trial
-        return not keep.pledge and bool((trial.times[keep.devices] > max(keep.start, trial.now)).any())
+        if keep.pledge:
+            return False
+        if (trial.times[keep.devices] > max(keep.start, trial.now)).any():
+            return True
+        return not trial.beside.in_time(keep, [other for other in trial.kept if other is not keep])
+
+    def _beside(self, number: int, shape: Shape) -> Floats | None:
+        """Per node, when it has what a member needs beside its devices and beside what is kept for any other gang."""
+        trial = self.trial
+        if not trial.beside.counts(shape):
+            return None
+        return trial.beside.ready(shape, [keep for keep in trial.kept if keep.number != number])
 
     def _others(self, number: int) -> Bools:
         """Devices kept for any other gang."""
@@ -138,8 +150,9 @@ class Reservations:
                 since=since,
                 devices=devices,
                 mask=mask,
+                shape=kind.least,
+                nodes=np.unique(self.trial.fleet.device_node[devices]),
                 pledge=pledge,
             )
         )
         self._pool_masks[run_id] = kind.pool.mask
-        self._shapes[run_id] = kind.least

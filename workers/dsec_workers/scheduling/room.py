@@ -48,7 +48,7 @@ def view_of(fleet: Fleet, free: Bools, hosts: Hosts | None = None) -> View:
 class Room:
     """Devices left over, by view; `take` and `give` keep every view right."""
 
-    def __init__(self, fleet: Fleet, free: Bools, hosts: Hosts | None = None) -> None:
+    def __init__(self, fleet: Fleet, free: Bools, hosts: Hosts) -> None:
         self.fleet, self.hosts = fleet, hosts
         self.free = free.copy()
         self._masks: dict[object, Bools] = {}
@@ -74,8 +74,7 @@ class Room:
 
     def take_beside(self, request: GangRequest, nodes: Ints, times: int = 1) -> None:
         """A member of the request sits beside its cards on each of `nodes` (−1 times: has left)."""
-        if self.hosts is not None:
-            self.hosts.take(request, nodes, times)
+        self.hosts.take(request, nodes, times)
 
     def _count(self, devices: Ints, change: int, free: bool) -> None:
         islands, nodes = self.fleet.device_island, self.fleet.device_node

@@ -49,13 +49,16 @@ def free_times(snapshot: Snapshot, slots: Slots, closed_nodes: Bools, policy: Po
 
 
 def earliest(
-    fleet: Fleet, times: Floats, mask: Bools, shape: Shape, *, before: float = inf
+    fleet: Fleet, times: Floats, mask: Bools, shape: Shape, *, before: float = inf, beside: Floats | None = None
 ) -> tuple[float, Seats, list[Ints]] | None:
     """The first time at which `shape` fits on devices in `mask`, with the seats and devices it would take then.
 
-    None when that is not earlier than `before`.
+    `beside` says when each node has what a member needs beside its devices. None when the time is not earlier than
+    `before`.
     """
     when = np.where(mask, times, inf)
+    if beside is not None:
+        when = np.maximum(when, beside[fleet.device_node])
     start = _start(fleet, when, shape)
     if not start < before:
         return None
@@ -63,7 +66,20 @@ def earliest(
     seats = find_seats(fleet, view_of(fleet, ready), shape)
     if seats is None:
         return None
+    if beside is not None:
+        # Where its start waits for something else, devices that are free before it are left to others.
+        ready = held_longest(fleet, ready, seats, shape, times)
     return start, seats, pick_devices(fleet, ready, seats, shape)
+
+
+def held_longest(fleet: Fleet, ready: Bools, seats: Seats, shape: Shape, times: Floats) -> Bools:
+    """`ready` without the devices in the seats that a member can do without, those that are free first."""
+    found = ready.copy()
+    for node, island in zip(seats.nodes.tolist(), seats.islands.tolist(), strict=True):
+        start, end = int(fleet.node_start[node]), int(fleet.node_start[node + 1])
+        mine = start + np.flatnonzero(ready[start:end] & ((island < 0) | (fleet.device_island[start:end] == island)))
+        found[mine[np.argsort(times[mine], kind="stable")[: len(mine) - shape.devices]]] = False
+    return found
 
 
 def _start(fleet: Fleet, when: Floats, shape: Shape) -> float:
@@ -131,6 +147,9 @@ class Kept:
     since: float
     devices: Ints
     mask: Bools
+    shape: Shape
+    """What each member needs beside its devices is kept for it on the nodes that they are on."""
+    nodes: Ints
     pledge: bool = False
 
 

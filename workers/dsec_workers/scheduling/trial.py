@@ -4,18 +4,20 @@ Here is what may be used by whom and what an admission changes; who is admitted 
 for whom in `reservations`.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from math import inf
 
 import numpy as np
 
 from dsec_blocks.model.requests import GangRequest
+from dsec_workers.scheduling.beside import Beside
 from dsec_workers.scheduling.consolidation import Home
 from dsec_workers.scheduling.fleet import Bools, Floats, Ints
 from dsec_workers.scheduling.holders import Slots
 from dsec_workers.scheduling.hosts import Hosts
-from dsec_workers.scheduling.options import How, Option
+from dsec_workers.scheduling.options import How, Option, given_up
 from dsec_workers.scheduling.order import GangClass
 from dsec_workers.scheduling.placement import Shape
 from dsec_workers.scheduling.policy import Policy
@@ -24,7 +26,8 @@ from dsec_workers.scheduling.rights import Claim, Rights
 from dsec_workers.scheduling.room import Room, View
 from dsec_workers.scheduling.roster import Roster
 from dsec_workers.scheduling.shadow import Kept, expected_end, free_times
-from dsec_workers.scheduling.snapshot import QueuedGang, RunningGang, Snapshot
+from dsec_workers.scheduling.snapshot import QueuedGang, Snapshot
+from dsec_workers.scheduling.tenants import nodes_of
 
 
 def least_shape(request: GangRequest) -> Shape:
@@ -51,6 +54,7 @@ class Trial:
     ) -> None:
         self.snapshot, self.fleet, self.queue = snapshot, snapshot.fleet, queue
         self.quota, self.policy, self.now = quota, policy, now
+        self.slots = slots
         self.roster = Roster(snapshot, slots, quota, policy, now)
         fleet = self.fleet
         self._nobody: Bools = np.zeros(len(self.roster.team), bool)
@@ -65,6 +69,7 @@ class Trial:
         soon = (snapshot.holder >= 0) & leaving[snapshot.holder] & (snapshot.next_holder < 0)
         self.free = Room(fleet, open_devices & unheld, slots.beside)
         self.soon = Room(fleet, open_devices & (unheld | soon), slots.beside_staying)
+        self.beside = Beside(snapshot, slots, slots.beside, policy, now)
         self.times: Floats = free_times(snapshot, slots, self.closed, policy, now)
         self.load: Ints = slots.load
         self.kept: list[Kept] = []
@@ -79,6 +84,7 @@ class Trial:
         self._saved: dict[tuple[tuple[str, float], ...], Floats] = {}
         self._avoided: dict[object, tuple[int, ...]] = {}
         self._bound: dict[object, tuple[int, ...]] = {}
+        self._left: dict[tuple[int, ...], Hosts | None] = {}
         self._rights: dict[object, Rights] = {}
         self.candidates: dict[object, Bools] = {}
         self.reach: dict[object, View] = {}
@@ -94,7 +100,22 @@ class Trial:
 
     def view(self, room: Room, kind: GangClass, avoided: tuple[int, ...]) -> View:
         """The devices of `room` that the class may use."""
-        return room.view((kind.pool.label, avoided), lambda: self.mask(kind, avoided))
+        view = room.view((kind.pool.label, avoided), lambda: self.mask(kind, avoided))
+        if not avoided or room.hosts is None or not self.beside.counts(kind.least):
+            return view
+        return replace(view, hosts=self.hosts_for(room, avoided))
+
+    def hosts_for(self, room: Room, avoided: tuple[int, ...]) -> Hosts:
+        """What nodes have beside their devices for those that `avoided` binds."""
+        if avoided not in self._left:
+            self._left[avoided] = self.beside.left_by([self.kept[index] for index in avoided])
+        return room.hosts.least(self._left[avoided])
+
+    def hosts_without_devices(self, kind: GangClass, number: int) -> Hosts:
+        """What nodes have for a gang that asks for no device."""
+        if not self.kept or not self.beside.counts(kind.least):
+            return self.free.hosts
+        return self.hosts_for(self.free, self.avoided(kind, number))
 
     def saved(self, number: int) -> Floats | None:
         """Per node, what the cache there is worth to gang `number`, in cards."""
@@ -134,6 +155,8 @@ class Trial:
                 if keep.number == number and not keep.pledge:
                     holders = self.snapshot.holder[keep.devices]
                     conditional[holders[holders >= 0]] = True
+                    if self.beside.counts(keep.shape):
+                        conditional[self.beside.slots_on(keep.nodes)] = True
             conditional &= self.roster.due
         slots = self.snapshot.slots
         claim = Claim(
@@ -193,6 +216,7 @@ class Trial:
         self.soon.take(devices)
         for room in (self.free, self.soon):
             room.take_beside(kind.request, nodes)
+        self.beside.enter(kind.request, nodes, until)
         np.add.at(self.load, nodes, 1)
         # An elastic gang that starts small still wants the rest, until what is left over has been dealt.
         self.quota.use(kind.team, len(devices), kind.user, asked=len(devices))
@@ -211,8 +235,9 @@ class Trial:
         mine = gone[self.usable[gone] & (self.snapshot.next_holder[gone] < 0)]
         self.times[mine] = self.now + gang.request.grace_seconds
         self.soon.give(mine)
-        if option.how is How.EVICT:
-            self.soon.take_beside(gang.request, self._nodes_of(gang), -1)
+        self.soon.take_beside(gang.request, nodes_of(self.fleet, given_up(gang, option)), -1)
+        if option.how is not How.SHRINK:
+            self.beside.told(slot, self.now + gang.request.grace_seconds)
 
     def move_in(self, home: Home) -> None:
         """A gang that was moved has its new devices."""
@@ -220,22 +245,12 @@ class Trial:
         self.free.take(devices)
         self.soon.take(devices)
         np.add.at(self.load, home.seats.nodes, 1)
-        self.times[devices] = expected_end(self.roster.gang(home.slot), self.policy, self.now)
-
-    def hosts_after(self, slots: Iterable[int]) -> Hosts | None:
-        """What the nodes would have beside their cards if the gangs in `slots` were gone too."""
-        hosts = self.soon.hosts
-        if hosts is None:
-            return None
-        after = Hosts(hosts.cpu_milli.copy(), hosts.memory_mib.copy())
-        for slot in slots:
-            gang = self.roster.gang(slot)
-            after.take(gang.request, self._nodes_of(gang), -1)
-        return after
-
-    def _nodes_of(self, gang: RunningGang) -> Ints:
-        known = self.fleet.node_number
-        return np.array([known[m.node] for m in gang.placement.members if m.node in known], np.int64)
+        gang = self.roster.gang(home.slot)
+        until = expected_end(gang, self.policy, self.now)
+        for room in (self.free, self.soon):
+            room.take_beside(gang.request, home.seats.nodes)
+        self.beside.enter(gang.request, home.seats.nodes, until)
+        self.times[devices] = until
 
     def held_by(self, slot: int) -> Ints:
         """The numbers of the devices that the gang in `slot` holds."""
@@ -253,5 +268,5 @@ class Trial:
 
     def forget_answers(self) -> None:
         """Something was admitted, or what is kept has moved."""
-        for answers in (self.fits, self._avoided, self._bound, self._rights, self.candidates, self.reach):
+        for answers in (self.fits, self._avoided, self._bound, self._rights, self.candidates, self.reach, self._left):
             answers.clear()

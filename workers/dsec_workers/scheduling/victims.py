@@ -15,11 +15,13 @@ from dsec_workers.scheduling.consolidation import Home, find_homes
 from dsec_workers.scheduling.domains import Domain, Domains
 from dsec_workers.scheduling.fleet import Bools, Fleet
 from dsec_workers.scheduling.greedy import Greedy
+from dsec_workers.scheduling.hosts import Hosts
 from dsec_workers.scheduling.menu import Menu, Name
-from dsec_workers.scheduling.options import How, Option
+from dsec_workers.scheduling.options import How, Option, given_up
 from dsec_workers.scheduling.placement import Shape, find_seats, fits, pick_devices
 from dsec_workers.scheduling.rights import Rights
 from dsec_workers.scheduling.room import View, view_of
+from dsec_workers.scheduling.tenants import Tenants, nodes_of
 
 Key = tuple[int, int, int, tuple[float, ...], tuple[str, ...]]
 GREEDY_FIRST = 8
@@ -51,7 +53,8 @@ class Search:
     """One search for one claim.
 
     `usable` are the devices the gang may take once they are free, `allowed` the slots of `rights.candidates()`,
-    `free_now` the devices that anybody who is moved may go to.
+    `free_now` the devices that anybody who is moved may go to, `tenants` those who use what the gang needs beside its
+    devices (None where that does not count).
     """
 
     def __init__(
@@ -66,6 +69,7 @@ class Search:
         free_now: Bools,
         budget: int,
         exact: int,
+        tenants: Tenants | None = None,
     ) -> None:
         self.fleet, self.view, self.shape, self.rights = fleet, view, shape, rights
         self.budget, self.exact, self.free_now = Budget(budget), exact, free_now
@@ -75,7 +79,8 @@ class Search:
             self.takeable &= (allowed | rights.may_move)[snapshot.holder]
         else:
             self.takeable[:] = False
-        self.domains = Domains(fleet, view, shape, self.takeable, snapshot.holder, len(self.roster.team))
+        self.tenants = None if tenants is None else tenants.of_slots(allowed | rights.may_move)
+        self.domains = Domains(fleet, view, shape, self.takeable, snapshot.holder, len(self.roster.team), self.tenants)
         self.menu = Menu(rights, allowed, self.domains.unit_of)
         self.relieving = rights.relieving(allowed)
         self.best: tuple[Key, tuple[int, ...]] | None = None
@@ -84,9 +89,9 @@ class Search:
 
     def run(self) -> Chosen | None:
         """The cheapest choice; None when no admissible one makes the gang fit (or none was found in the budget)."""
-        if not self.takeable.any() and not self.rights.shortage:
+        if not self.takeable.any() and not self.rights.shortage and self.tenants is None:
             return None
-        if not fits(self.fleet, view_of(self.fleet, self.view.free | self.takeable), self.shape):
+        if not fits(self.fleet, view_of(self.fleet, self.view.free | self.takeable, self._most()), self.shape):
             return None
         for domain in self._domains():
             self._solve(domain)
@@ -124,12 +129,31 @@ class Search:
                 found[self.menu.devices_of(option)] = True
         return found & self.takeable
 
+    def hosts_after(self, options: Collection[Option]) -> Hosts | None:
+        """What the nodes have beside their devices once these have made room."""
+        if self.view.hosts is None:
+            return None
+        hosts = self.view.hosts.copy()
+        for option in options:
+            gang = self.roster.gang(option.slot)
+            hosts.take(gang.request, nodes_of(self.fleet, given_up(gang, option)), -1)
+        return hosts
+
+    def _most(self) -> Hosts | None:
+        """The same once all have that may be asked to; None where it does not count."""
+        if self.tenants is None or self.view.hosts is None:
+            return None
+        hosts = self.view.hosts.copy()
+        self.tenants.leave(hosts)
+        return hosts
+
     # ---- domains ----------------------------------------------------------------------------------------------
 
     def _domains(self) -> Iterator[Domain]:
         """The domains that could hold the gang, the most promising first, until they are too dear."""
         if self.shape.members == 1:
-            cheapest = {slot: self.menu.cheapest(slot) for slot in np.unique(self.domains.holders).tolist()}
+            who = self.domains.holders if self.tenants is None else np.append(self.domains.holders, self.tenants.slot)
+            cheapest = {slot: self.menu.cheapest(slot) for slot in np.unique(who).tolist()}
             for least, domain in self.domains.singles(cheapest):
                 if self.best is not None and least > self.best[0][0] + 1e-6:
                     return
@@ -147,7 +171,7 @@ class Search:
         return bound is not None
 
     def _ratio(self, domain: Domain, number: int) -> tuple[float, float, Name]:
-        useful = sum(min(count, domain.missing[unit]) for unit, count in domain.gains[number].items())
+        useful = domain.useful(domain.gains[number], domain.missing)
         option = self.menu[number]
         if number in domain.relief:
             useful += option.released
@@ -224,7 +248,8 @@ class Search:
         """Whether the gang fits once these have made room, and they may all be asked to."""
         if not self.rights.admissible(options):
             return False
-        if not fits(self.fleet, view_of(self.fleet, self.view.free | self.freed(options)), self.shape):
+        hosts = None if self.tenants is None else self.hosts_after(options)
+        if not fits(self.fleet, view_of(self.fleet, self.view.free | self.freed(options), hosts), self.shape):
             return False
         return self._homes(options) is not None
 
@@ -234,7 +259,8 @@ class Search:
         if not movers:
             return []
         ready = self.view.free | self.freed(options)
-        seats = find_seats(self.fleet, view_of(self.fleet, ready), self.shape)
+        hosts = None if self.tenants is None else self.hosts_after(options)
+        seats = find_seats(self.fleet, view_of(self.fleet, ready, hosts), self.shape)
         if seats is None:
             return None
         free = self.free_now.copy()
