@@ -5,7 +5,7 @@ arrived lately, the planner's memory. It is not asked when its answer is known: 
 moment ago, in a cluster where nothing has changed since, is refused too.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -67,6 +67,8 @@ class Production:
         self._had_lift: set[str] = set()
         self._evictions: deque[tuple[float, str]] = deque()
         self._dirty = True
+        self._fresh: Counter[tuple[str, int]] = Counter()
+        """How many wait, by team and request, that have had no device yet."""
         self._refused: set[tuple[str, int]] = set()
         self._wake: float | None = None
         self._known: dict[str, QueuedGang] = {}
@@ -95,6 +97,9 @@ class Production:
 
     def arrived(self, job: Waiting, now: float) -> None:
         """In the line; the age of one that was evicted counts from its first arrival."""
+        before = job.id in self._attained
+        if not before:
+            self._fresh[job.team, id(job.request)] += 1
         if job.id in self._known:
             self.waiting[job.id] = replace(
                 self._known.pop(job.id),
@@ -103,7 +108,6 @@ class Production:
             )
             self._dirty = True
             return
-        before = job.id in self._attained
         if job.id not in self._attempts:
             self._attempts[job.id] = 0
             self._arrivals = self._arrivals.after([job.request])
@@ -253,6 +257,11 @@ class Production:
         admit = self.plan.admits[number]
         gang = self.waiting.pop(admit.run_id)
         self._attempts[gang.run_id] += 1
+        if gang.run_id not in self._attained:
+            kind = (gang.team, id(gang.request))
+            self._fresh[kind] -= 1
+            if not self._fresh[kind]:
+                del self._fresh[kind]
         for victim in admit.victims:
             self._evicted(victim.run_id, admit.run_id, now)
         self._updated[gang.run_id] = RunningGang(
@@ -296,9 +305,7 @@ class Production:
 
     def _settle(self, now: float) -> None:
         self._dirty = False
-        self._refused = {
-            (gang.team, id(gang.request)) for gang in self.waiting.values() if gang.run_id not in self._attained
-        }
+        self._refused = set(self._fresh)
         self._wake = min(self._changes(now), default=None) if self.waiting else None
 
     def _changes(self, now: float) -> Iterator[float]:
