@@ -7,5 +7,6 @@ pytest_plugins = [
     "tests.fixtures.prefect",
     "tests.fixtures.process_nodes",
     "tests.fixtures.s3",
+    "tests.fixtures.slow_api",
     "tests.fixtures.turns",
 ]

@@ -145,6 +145,8 @@ def _print(told: dict[str, Any]) -> None:
         )
         if gang["state"] == "waiting" and gang["reason"]:
             console.print(f"waits because: {gang['reason']}")
+        if why := _starts_late(told):
+            console.print(f"its start takes longer: {why}")
         if gang["factors"]:
             parts = " + ".join(f"{name} {value:.3g}" for name, value in gang["factors"].items())
             console.print(f"place {gang['position'] or '?'} in line; rank = {parts}")
@@ -182,6 +184,15 @@ def _print(told: dict[str, Any]) -> None:
         [[_clock_time(row["at"]), row["stage"], row["outcome"], row["why"]] for row in told["decisions"]],
         empty="no decisions about it",
     )
+
+
+def _starts_late(told: dict[str, Any]) -> str | None:
+    """What the start of its present attempt waits for, as its worker last said."""
+    if told["gang"]["state"] != "launching":
+        return None
+    said = [d for d in told["decisions"] if (d["stage"], d["outcome"]) == ("start", "waits")]
+    now = [d["why"] for d in said if d["detail"].get("attempt") == told["gang"]["attempt"]]
+    return now[-1] if now else None
 
 
 def _clock_time(seconds: float) -> str:

@@ -17,6 +17,8 @@ class Faults:
     start_delay_seconds: float = 0.0
     annotation_delay_seconds: float = 0.0
     are_images_held: bool = False
+    are_images_slow: bool = False
+    """Images that are held are on their way, and nothing is wrong."""
     images: anyio.Event = field(default_factory=anyio.Event)
     """Set when images that were held can be pulled."""
     heard: anyio.Event = field(default_factory=anyio.Event)
@@ -29,9 +31,9 @@ class Faults:
     def __post_init__(self) -> None:
         self.heard.set()
 
-    def hold_images(self) -> None:
-        """No image can be pulled from now on."""
-        self.are_images_held, self.images = True, anyio.Event()
+    def hold_images(self, *, quietly: bool) -> None:
+        """No image can be pulled from now on: refused, or `quietly` on its way all the time."""
+        self.are_images_held, self.are_images_slow, self.images = True, quietly, anyio.Event()
 
     def release_images(self) -> None:
         """Images can be pulled again."""

@@ -169,6 +169,11 @@ class ProcessNode:
         """What comes between admission and the first container."""
         turns = 0
         while self.faults.are_images_held:
+            if self.faults.are_images_slow:
+                for container in containers:
+                    container.wait_because("ContainerCreating")
+                await self.faults.images.wait()
+                continue
             reason = "ErrImagePull" if turns % 2 == 0 else "ImagePullBackOff"
             for container in containers:
                 image = container.state.image

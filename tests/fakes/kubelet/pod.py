@@ -131,7 +131,6 @@ class Pod:
         await self._stop()
 
     async def _work(self) -> None:
-        await self.node.before_start(self.containers)
         while not self._is_prepared:
             try:
                 await self._launch.prepare()
@@ -141,6 +140,7 @@ class Pod:
                     container.wait_because("ContainerCreating", str(error))
                 await anyio.sleep(RETRY_SECONDS)
         self.changed()
+        await self.node.before_start(self.containers)  # as a kubelet does it: images come after volumes and network
         async with anyio.create_task_group() as sidecars:
             for container in self.containers:
                 if container.kind == "init" and not await container.run():

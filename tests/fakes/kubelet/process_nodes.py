@@ -119,9 +119,9 @@ class Nodes:
         """Containers start so much later."""
         self._order(node, "slow_start", seconds=seconds)
 
-    def hold_images(self, node: str) -> None:
-        """Images cannot be pulled (ErrImagePull, ImagePullBackOff)."""
-        self._order(node, "hold_images")
+    def hold_images(self, node: str, *, quietly: bool = False) -> None:
+        """Images cannot be pulled (ErrImagePull, ImagePullBackOff); `quietly`: they are being pulled, and it takes."""
+        self._order(node, "hold_images", quietly=quietly)
 
     def release_images(self, node: str) -> None:
         """Images can be pulled again."""

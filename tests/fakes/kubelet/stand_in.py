@@ -141,8 +141,8 @@ class StandIn:
     async def _delay_annotations(self, node: ProcessNode, given: dict[str, Any]) -> None:
         node.faults.annotation_delay_seconds = given["seconds"]
 
-    async def _hold_images(self, node: ProcessNode, _given: dict[str, Any]) -> None:
-        node.faults.hold_images()
+    async def _hold_images(self, node: ProcessNode, given: dict[str, Any]) -> None:
+        node.faults.hold_images(quietly=given["quietly"])
 
     async def _release_images(self, node: ProcessNode, _given: dict[str, Any]) -> None:
         node.faults.release_images()

@@ -75,6 +75,13 @@ class Started(ClusterEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Preparing(ClusterEvent):
+    """The start takes long although nothing is wrong: a node pulls an image, say. Told again while it goes on."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Progressed(ClusterEvent):
     """The gang reported progress: a step, metrics such as a loss, or that it can answer an eviction."""
 
@@ -125,7 +132,10 @@ class Gone(ClusterEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedGang:
-    """A gang that the cluster knows of after a restart, with the events that tell how far it got."""
+    """A gang that the cluster knows of after a restart, with the events that tell how far it got.
+
+    An empty `launch` says that only a part of it was created: launching it again completes it.
+    """
 
     key: GangKey
     placement: Placement

@@ -17,13 +17,16 @@ from dsec_workers.clusters.protocol import (
     DevicesReleased,
     GangKey,
     Gone,
+    Preparing,
     Progressed,
     Snapshotting,
     Started,
 )
 from dsec_workers.lifecycle.endings import outcome_of
 from dsec_workers.lifecycle.term import Term
+from dsec_workers.prefect_api.results import iso
 
+INFO = 20  # the log level
 GANGS_AT_ONCE = 32
 AHEAD = 256
 """Events that are taken while others are being written; more of them wait with the cluster."""
@@ -93,6 +96,10 @@ async def apply(term: Term, event: ClusterEvent) -> None:
                 if key in term.admitted_at:
                     term.metrics.started("launch", event.at - term.admitted_at[key])
             return
+        case Preparing():
+            term.decide("start", "waits", run_id=key.run_id, why=event.why, detail={"attempt": key.attempt})
+            term.errands.start(f"log:{key.run_id}", "log", _say, term, event)
+            return
         case Progressed():
             await term.mark(ledger.progressed_all, *key, event.step, event.metrics, event.has_on_evict)
             if event.step is None:
@@ -115,6 +122,13 @@ async def apply(term: Term, event: ClusterEvent) -> None:
         case Gone():
             await _gone(term, event)
     term.ring()
+
+
+async def _say(term: Term, event: Preparing) -> None:
+    """In the run's log: while it is Pending its state cannot be told anew."""
+    message = f"Its start takes longer: {event.why}"
+    line = {"name": "dsec.worker", "level": INFO, "message": message, "flow_run_id": event.key.run_id}
+    await term.api.logs([{**line, "timestamp": iso(event.at)}])
 
 
 async def _gone(term: Term, event: Gone) -> None:

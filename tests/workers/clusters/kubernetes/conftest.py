@@ -15,6 +15,7 @@ import pytest
 import pytest_asyncio
 
 from dsec_blocks.gateways.clock import SystemClock
+from dsec_blocks.model.clock import Clock
 from dsec_blocks.model.errors import ClusterError
 from dsec_blocks.model.gangs import MemberPlacement, Placement
 from dsec_blocks.model.requests import GangRequest
@@ -95,6 +96,18 @@ class Told:
         return [type(e).__name__ for e in self.events.get(key, ()) if not isinstance(e, Progressed)]
 
 
+class Ahead(SystemClock):
+    """The time, and `seconds` more of it than have passed."""
+
+    seconds = 0.0
+
+    def now(self) -> float:
+        return super().now() + self.seconds
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.seconds
+
+
 OpenCluster = Callable[..., Awaitable[Told]]
 
 
@@ -103,7 +116,7 @@ async def open_cluster(kubernetes: ControlPlane, namespace: str) -> AsyncIterato
     """Open the adapter on this test's namespace and nodes, as a worker does; several are several workers."""
     opened: list[tuple[Told, asyncio.Task[None]]] = []
 
-    async def open_one(nodes: Sequence[str], **fields: Any) -> Told:
+    async def open_one(nodes: Sequence[str], *, clock: Clock | None = None, **fields: Any) -> Told:
         settings = KubernetesSettings(
             pool=namespace,
             namespace=namespace,
@@ -111,7 +124,7 @@ async def open_cluster(kubernetes: ControlPlane, namespace: str) -> AsyncIterato
             **{"upload_seconds": 5, **fields},
         )
         api = await Api.connect(ClusterAccess(kubeconfig=kubernetes.kubeconfig))
-        told = Told(KubernetesCluster(api, settings, clock=SystemClock()))
+        told = Told(KubernetesCluster(api, settings, clock=clock or SystemClock()))
         await told.cluster.prepare()
         opened.append((told, asyncio.create_task(told.listen())))
         return told

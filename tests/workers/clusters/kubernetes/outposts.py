@@ -46,7 +46,7 @@ class Outposts:
 
     def start(self, devices: Mapping[int, str] = {}) -> None:
         """Start one outpost a member, as its pod's manifest says."""
-        settings = KubernetesSettings(pool="gpus", port=self.port)
+        settings = KubernetesSettings(pool="gpus", port=self.port, pull_seconds=0.0)
         for index, job in enumerate(jobs_of(self.order, settings, namespace="x")):
             container = job["spec"]["template"]["spec"]["containers"][0]
             home = self.folder / f"pod-{index}"

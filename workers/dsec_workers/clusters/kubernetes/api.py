@@ -12,12 +12,17 @@ from typing import Any
 
 from dsec_blocks.gateways.faults import fault_point
 from dsec_workers.clusters.kubernetes.credentials import ClusterAccess, client_configuration
-from dsec_workers.clusters.kubernetes.errors import ApiError, Overloaded, Unreachable, error_of
+from dsec_workers.clusters.kubernetes.errors import ApiError, Expired, Overloaded, Unreachable, error_of
 
 Object = dict[str, Any]
+Objects = list[Object]
+Listing = tuple[Objects, str]
+"""Objects, and the resource version that they are of."""
 PAGE = 500
 REQUEST_SECONDS = 30.0
 TRIES = 6
+LISTS = 3
+"""How often a list that takes too long for its own continuations is begun."""
 QUIET_SECONDS = 90.0
 """Bookmarks come about once a minute."""
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.25, 8.0
@@ -66,14 +71,22 @@ class Api:
         """
         return await self._again("GET", path)
 
-    async def list(self, path: str, *, labels: str = "", fields: str = "") -> tuple[list[Object], str]:
+    async def list(self, path: str, *, labels: str = "", fields: str = "") -> Listing:
         """Everything at `path`, page by page, and the resource version to watch from.
 
-        A continuation that has expired in between starts the list over.
+        A continuation that has expired in between starts the list over; raises `Expired` when that does not end.
         """
         query = {"limit": str(PAGE), "labelSelector": labels, "fieldSelector": fields}
         query = {name: value for name, value in query.items() if value}
-        items: list[Object] = []
+        for _ in range(LISTS):
+            try:
+                return await self._pages(path, query)
+            except Expired as error:  # the pages of one list are of one moment, which the server keeps for minutes
+                expired = error
+        raise expired
+
+    async def _pages(self, path: str, query: Mapping[str, str]) -> Listing:
+        items: Objects = []
         token = ""
         while True:
             page = await self._again("GET", path, query={**query, **({"continue": token} if token else {})})
@@ -184,10 +197,7 @@ class Api:
             except (Overloaded, Unreachable) as error:
                 if turn == TRIES:
                     raise
-                # Retry-After is the least: those that were refused together must not come back together.
-                asked = getattr(error, "retry_after", None) or 0.0
-                pause = min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2 ** (turn - 1))
-                await asyncio.sleep(asked + pause * random.uniform(0.5, 1.0))
+                await asyncio.sleep(pause_after(turn, asked=getattr(error, "retry_after", None) or 0.0))
         raise AssertionError("the loop returns or raises")
 
     async def _once(
@@ -233,6 +243,15 @@ class Api:
 
     def _count(self, method: str) -> None:
         self.calls[method] = self.calls.get(method, 0) + 1
+
+
+def pause_after(turn: int, *, asked: float) -> float:
+    """Seconds until a request is tried again after its `turn`-th refusal, of which the server `asked` for so many.
+
+    Retry-After is the least: those that were refused together must not come back together.
+    """
+    pause: float = min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2 ** (turn - 1))
+    return asked + pause * random.uniform(0.5, 1.0)
 
 
 def _json(content: bytes) -> Object | None:

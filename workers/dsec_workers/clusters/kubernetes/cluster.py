@@ -36,6 +36,8 @@ from dsec_workers.clusters.protocol import Allowance, ClusterEvent, GangKey, Lau
 _log = logging.getLogger(__name__)
 NOTICE_SECONDS = 10.0
 """How long a notice tries to reach the gang's channel before its pods are told to stop instead."""
+EVENTS_AHEAD = 1000
+"""Events that wait here for whoever listens; more of them wait with those who follow the gangs."""
 STOP_SECONDS = 3.0
 STATUS_SECONDS = 5.0
 _RETRY_SECONDS = 0.2
@@ -52,7 +54,7 @@ class KubernetesCluster:
         self._supply = Supply(settings, clock=clock)
         self._jobs = GangJobs(api, pool=settings.pool, at_once=settings.creates_at_once)
         self._secrets = NamespaceSecrets(api, name=settings.secret)
-        self._events: asyncio.Queue[ClusterEvent] = asyncio.Queue()
+        self._events: asyncio.Queue[ClusterEvent] = asyncio.Queue(EVENTS_AHEAD)
         self._roster = Roster(pool=settings.pool)
         self._tasks: dict[GangKey, asyncio.Task[None]] = {}
         self._errands: set[asyncio.Task[None]] = set()
@@ -126,6 +128,7 @@ class KubernetesCluster:
                     grace_seconds=order.request.grace_seconds,
                 )
             )
+        view.members.update(members)  # one that was adopted knows only of the members whose Jobs were there
         try:
             needs = [pod_requests(job["spec"]["template"]) for job in wanted]
             await until_free(
@@ -148,11 +151,7 @@ class KubernetesCluster:
                 raise ClusterError(str(error)) from error
             raise
         self._follow(view)
-        return {
-            "adapter": "kubernetes",
-            "namespace": namespace,
-            "jobs": [job["metadata"]["name"] for job in view.jobs],
-        }
+        return _launch_of(view)
 
     # --- telling and stopping -------------------------------------------------------------------------------------
 
@@ -283,11 +282,7 @@ class KubernetesCluster:
         return ObservedGang(
             key=key,
             placement=view.placement,
-            launch={
-                "adapter": "kubernetes",
-                "namespace": view.namespace,
-                "jobs": [job["metadata"]["name"] for job in view.jobs],
-            },
+            launch=_launch_of(view),
             events=events,
         )
 
@@ -338,7 +333,7 @@ class KubernetesCluster:
             supply=self._supply,
             clock=self._clock,
             is_current=lambda: self._pods.is_current and self._nodes.is_current,
-            tell=self._events.put_nowait,
+            tell=self._events.put,
         )
 
     def _follow(self, view: GangView) -> None:
@@ -356,3 +351,15 @@ class KubernetesCluster:
         task = asyncio.create_task(work)
         self._errands.add(task)
         task.add_done_callback(self._errands.discard)
+
+
+def _launch_of(view: GangView) -> dict[str, Any]:
+    """What the ledger keeps of a launch; nothing of one that was cut short, so that it is made again and completed."""
+    is_leaving = any(job["metadata"].get("deletionTimestamp") for job in view.jobs)
+    if 0 < len(view.jobs) < view.count and not is_leaving:
+        return {}
+    return {
+        "adapter": "kubernetes",
+        "namespace": view.namespace,
+        "jobs": [job["metadata"]["name"] for job in view.jobs],
+    }

@@ -1,4 +1,4 @@
-"""Following one gang from its Jobs to its end: introduce its members, listen, and see to it that it starts or leaves.
+"""Following one gang from its Jobs to its end: listen, and see to it that it starts (`starting`) or leaves.
 
 One loop for each gang, woken by its pods and by the clock. It repeats what it wants until it is so, since any call may
 be lost and this worker is not the first and not the last to follow this gang.
@@ -6,7 +6,7 @@ be lost and this worker is not the first and not the last to follow this gang.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -16,21 +16,22 @@ from dsec_workers.clusters.kubernetes import talk
 from dsec_workers.clusters.kubernetes.gang_jobs import GangJobs
 from dsec_workers.clusters.kubernetes.gang_view import GangView
 from dsec_workers.clusters.kubernetes.outpost.identity import gang_token
-from dsec_workers.clusters.kubernetes.pod_fate import is_rejection
 from dsec_workers.clusters.kubernetes.secret import NamespaceSecrets
 from dsec_workers.clusters.kubernetes.settings import KubernetesSettings
+from dsec_workers.clusters.kubernetes.starting import Starting
 from dsec_workers.clusters.kubernetes.supply import Supply
-from dsec_workers.clusters.protocol import ClusterEvent, Started
+from dsec_workers.clusters.protocol import ClusterEvent, Preparing, Started
 
 _log = logging.getLogger(__name__)
 TICK_SECONDS = 1.0
-NO_POD_SECONDS = 3.0
-"""After this long without a pod the Job is asked why."""
 PARTIAL_SECONDS = 15.0
 """After its grace, a gang of which some members have ended is not left to itself any longer than this."""
 REPEAT_SECONDS = 5.0
 RETRY_SECONDS = 0.2
-_HOPELESS = ("InvalidImageName", "ErrImageNeverPull")
+SIDECAR_SECONDS = 10.0
+"""What other containers of a pod have after the gang's has ended: they hold its devices as long as they run."""
+HEARD_AHEAD = 1000
+"""Records of one gang that wait here until somebody hears of them; more of them wait with its supervisor."""
 
 
 @dataclass(kw_only=True)
@@ -45,12 +46,24 @@ class Following:
     clock: Clock
     is_current: Callable[[], bool]
     """Whether the mirror of pods follows right now: absence means nothing while it does not."""
-    tell: Callable[[ClusterEvent], None]
-    _introduced: dict[int, str] = field(default_factory=dict)
+    tell: Callable[[ClusterEvent], Awaitable[None]]
+    """Returns when there is room for it."""
+    _starting: Starting = field(init=False)
     _began: float = 0.0
     _partial_since: float | None = None
     _removed_at: float | None = None
-    _asked_at: float = float("-inf")
+    _dismissed: dict[str, float] = field(default_factory=dict)
+    """uid of a pod whose member has ended → when what is left in it was last told to stop"""
+
+    def __post_init__(self) -> None:
+        self._starting = Starting(
+            view=self.view,
+            settings=self.settings,
+            jobs=self.jobs,
+            supply=self.supply,
+            clock=self.clock,
+            address=self.address,
+        )
 
     async def run(self) -> None:
         """Until the gang is over and its end was told."""
@@ -74,7 +87,7 @@ class Following:
             listening.cancel()
             with suppress(asyncio.CancelledError):
                 await listening
-        self._conclude()
+        await self._conclude()
 
     async def _hear_the_rest(self, listening: "asyncio.Task[None]") -> None:
         if not listening.done():
@@ -84,14 +97,17 @@ class Following:
         """Do what the moment asks for; whether the gang is over."""
         view = self.view
         for event in view.news():
-            self.tell(event)
+            await self.tell(event)
         if not self.is_current():
             return False
         if view.settled(is_fenced=self.supply.is_fenced):
             return True
         now, fallen = self.clock.monotonic(), view.fallen()
         if not view.is_started and view.failure is None and not view.is_stopped:
-            await self._starting(now, fallen)
+            waits_for = await self._starting.step(now - self._began, fallen)
+            if waits_for is not None:
+                await self.tell(Preparing(key=view.key, at=self.clock.now(), why=waits_for))
+        await self._dismiss_sidecars(now)
         if view.failure is not None or view.is_stopped:
             await self._see_it_leave(now, grace=0.0 if not view.is_started else view.grace_seconds)
         elif fallen:
@@ -100,65 +116,6 @@ class Following:
             if now - since >= patience:
                 await self._remove(grace=0.0)
         return False
-
-    async def _starting(self, now: float, fallen: dict[int, str]) -> None:
-        view = self.view
-        fates = view.fates()
-        for index, why in fallen.items():
-            if index != 0 or view.count > 1 or fates[index].platform is not None or index in view.lost:
-                self._fail(f"member {index} on {view.members[index].node}: {why}")
-                if is_rejection(fates[index].platform):
-                    self.supply.penalise(view.members[index].node)
-                return
-        stuck = {index: fate.stuck for index, fate in fates.items() if fate.stuck is not None}
-        for index, why in stuck.items():
-            if why.startswith(_HOPELESS):
-                self._fail(f"member {index} on {view.members[index].node}: {why}")
-                return
-        if self.settings.has_outposts:
-            await self._introduce()
-        elif fates and len(fates) == view.count and all(fate.is_running for fate in fates.values()):
-            view.hear({"seq": view.last_seq + 1, "type": "started", "at": self.clock.now()})
-            view.changed.set()
-        waited = now - self._began
-        missing = [index for index in range(view.count) if index not in fates]
-        if missing and waited > NO_POD_SECONDS and now - self._asked_at > REPEAT_SECONDS:
-            self._asked_at = now
-            await self._ask_why(missing)
-        if waited > view.start_timeout_seconds and view.failure is None:
-            late = {i: stuck.get(i) or (fates[i].phase if i in fates else "no pod") for i in range(view.count)}
-            late = {i: why for i, why in late.items() if why != "Running"} or {0: "did not get to the start barrier"}
-            first, why = next(iter(late.items()))
-            others = f" ({len(late)} members are not there)" if len(late) > 1 else ""
-            node = view.members[first].node if first in view.members else "its node"
-            self._fail(f"member {first} on {node} is not running after {view.start_timeout_seconds:g} s{others}: {why}")
-
-    async def _ask_why(self, missing: list[int]) -> None:
-        by_member = {int(job["metadata"]["labels"]["dsec.io/member"]): job for job in self.view.jobs}
-        for index in missing:
-            job = by_member.get(index)
-            complaint = await self.jobs.complaint(job) if job is not None else None
-            if complaint:
-                self._fail(f"member {index}: its pod was not admitted: {complaint}")
-                return
-
-    def _fail(self, why: str) -> None:
-        self.view.failure = why
-        self.view.changed.set()
-
-    async def _introduce(self) -> None:
-        """Tell member 0 where the others are, whenever more is known."""
-        view = self.view
-        found = {i: f.address for i, f in view.fates().items() if i and f.is_running and f.address is not None}
-        if not found.keys() - self._introduced.keys() and all(self._introduced.get(i) == a for i, a in found.items()):
-            return
-        address = await self.address()
-        if address is None:
-            return
-        message = {"op": "introduce", "members": {str(index): where for index, where in found.items()}}
-        with suppress(ClusterError):
-            await talk.call(address, message, timeout_seconds=talk.CONNECT_SECONDS * 2)
-            self._introduced = dict(found)
 
     async def address(self) -> talk.Address | None:
         """Where member 0's outpost listens; None while (or once) its pod does not run."""
@@ -180,7 +137,19 @@ class Following:
                         view.changed.set()
                         if record["type"] == "gone":
                             return
+                        while len(view.fresh) >= HEARD_AHEAD:  # noqa: ASYNC110 - whoever takes them tells nobody
+                            await asyncio.sleep(RETRY_SECONDS)
             await asyncio.sleep(RETRY_SECONDS)
+
+    async def _dismiss_sidecars(self, now: float) -> None:
+        """Stop what is left in pods whose member has ended: a pod holds its devices until all of it has stopped."""
+        for index, pod in list(self.view.pods.items()):
+            fate, uid = self.view.fate(index), pod["metadata"]["uid"]
+            if fate is None or not fate.has_ended or fate.is_over:
+                continue
+            if now - self._dismissed.get(uid, float("-inf")) > SIDECAR_SECONDS + REPEAT_SECONDS:
+                self._dismissed[uid] = now
+                await self.jobs.delete_pod(pod, grace_seconds=int(SIDECAR_SECONDS))
 
     async def _see_it_leave(self, now: float, *, grace: float) -> None:
         """A gang that was given up or stopped: ask its pods to leave, again and again until they have."""
@@ -196,13 +165,13 @@ class Following:
         view.are_jobs_deleted = True
         view.changed.set()
 
-    def _conclude(self) -> None:
+    async def _conclude(self) -> None:
         view = self.view
         view.is_over = True
         for member in view.members.values():
             self.supply.let_go(view.key, member)
         for event in view.ending(self.clock.now()):
-            self.tell(event)
+            await self.tell(event)
             if isinstance(event, Started):
                 for member in view.members.values():
                     self.supply.forgive(member.node)

@@ -117,12 +117,12 @@ class GangView:
         return True
 
     def fallen(self) -> dict[int, str]:
-        """Members whose pods have ended or vanished, each with why, as far as the platform knows."""
+        """Members that have ended, or whose pods have vanished, each with why, as far as the platform knows."""
         fallen = {}
         for index, fate in self.fates().items():
             if fate.platform is not None and (fate.is_over or index in self.lost):
                 fallen[index] = fate.platform
-            elif fate.is_over:
+            elif fate.has_ended:
                 code = "" if fate.exit_code is None else f" (exit code {fate.exit_code})"
                 means = "" if fate.exit_code is None else meaning(fate.exit_code)
                 fallen[index] = f"its pod ended{code}{means and f': {means}'}"
@@ -171,10 +171,10 @@ class GangView:
 
     def _told_by(self) -> str | None:
         """Who asked the gang to leave when it was not us, as far as its pods say: a drain, a taint, kube-scheduler."""
-        for index, fate in self.fates().items():
-            if fate.is_leaving:
-                who = fate.platform or "somebody deleted it"
-                return f"Its pod on {self._node(index)} was told to leave ({who})"
+        leaving = [(index, fate) for index, fate in self.fates().items() if fate.is_leaving]
+        for index, fate in sorted(leaving, key=lambda each: each[1].platform is None):
+            who = fate.platform or "somebody deleted it"
+            return f"Its pod on {self._node(index)} was told to leave ({who})"
         return None
 
     def _node(self, member: int) -> str:
