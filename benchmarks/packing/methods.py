@@ -1,9 +1,9 @@
 """The methods that are compared. Each is asked for a node (and a card to share) and told what was placed.
 
 `Random`, `BestFit` and `Gradient` follow the paper and its simulator, scores cut to whole numbers as there. Nodes are
-rows in the order of their names, and the first of equals is taken: the published tie-break. It matters: with a random
-choice among equals FGD falls below BestFit. `Ours` is the scheduler's own: `scheduling.fragmentation`, which plan()
-asks as well.
+rows in the order of the seed (`Cluster.in_order_of`), and the first of equals is taken: the published tie-break. It
+matters: with another choice among equals for each pod FGD falls below BestFit. `Ours` is the scheduler's own:
+`scheduling.fragmentation`, which plan() asks as well.
 """
 
 import random
