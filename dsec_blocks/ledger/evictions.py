@@ -164,6 +164,13 @@ def notice(
     return [row["run_id"] for row in rows]
 
 
+def told(connection: sa.Connection, *, run_id: str, attempt: int) -> str | None:
+    """What this attempt, which is being evicted, was told; None if it was told nothing."""
+    mine = (_rows.c.run_id == run_id, _rows.c.attempt == attempt, _rows.c.state == "open")
+    why: str | None = connection.execute(sa.select(_rows.c.why).where(*mine)).scalar_one_or_none()
+    return why or None
+
+
 def close(connection: sa.Connection, *, run_id: str, attempt: int, state: str, now: float) -> None:
     """The eviction in flight of this attempt, if any, is over."""
     mine = (_rows.c.run_id == run_id, _rows.c.attempt == attempt, _rows.c.state == "open")

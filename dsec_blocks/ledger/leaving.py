@@ -103,6 +103,9 @@ def _release(connection: sa.Connection, run_id: str, attempt: int, *, now: float
 
 
 def _leave(connection: sa.Connection, run_id: str, attempt: int, outcome: Mapping[str, Any], *, now: float) -> bool:
+    if outcome.get("kind") == "evicted" and not outcome.get("reason"):
+        # The worker that told it may be dead; whoever leads now has only heard that it is gone.
+        outcome = {**outcome, "reason": evictions.told(connection, run_id=run_id, attempt=attempt)}
     gang = connection.execute(
         sa.update(_gangs)
         .where(
