@@ -15,7 +15,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from dsec_blocks.gateways.home import home_of
-from dsec_blocks.model import names
+from dsec_blocks.model import gang_protocol, names
 from dsec_blocks.model.errors import Evicted
 
 if TYPE_CHECKING:
@@ -89,7 +89,9 @@ class Membership:
         from dsec_blocks.gang.channel import Channel
 
         channel = Channel.connect(self.channel_path)
-        channel.call("hello", role="rank" if self.is_rank else "flow", member=self.member, rank=self.rank)
+        role = "rank" if self.is_rank else "flow"
+        answer = channel.call("hello", role=role, member=self.member, rank=self.rank, **gang_protocol.told())
+        gang_protocol.refuse_newer(answer, "the supervisor of this gang", upgrade="the DSec of this process")
         return channel
 
     @property

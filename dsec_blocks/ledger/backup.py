@@ -16,7 +16,8 @@ import sqlalchemy as sa
 from dsec_blocks.gateways import files, processes
 from dsec_blocks.gateways.processes import ProcessId
 from dsec_blocks.ledger import schema
-from dsec_blocks.ledger.opening import engine_for, migrate, schema_version
+from dsec_blocks.ledger.opening import engine_for, migrate
+from dsec_blocks.ledger.revision import schema_version
 from dsec_blocks.ledger.transaction import Transactions
 from dsec_blocks.model.errors import LedgerError
 
@@ -79,7 +80,7 @@ class Backup(Transactions):
             with self._explained("backup"), self._engine.connect() as connection:
                 source = connection.execution_options(isolation_level="REPEATABLE READ")
                 version = schema_version(source)
-                with store.transaction(at="ledger.backup.copy") as rows:
+                with store.transaction(at="ledger.backup.copy", any_revision=True) as rows:
                     schema.metadata.create_all(rows)
                     rows.exec_driver_sql(f"CREATE TABLE {schema.VERSION_TABLE} (version_num VARCHAR(32) PRIMARY KEY)")
                     rows.exec_driver_sql(f"INSERT INTO {schema.VERSION_TABLE} VALUES (?)", (version,))

@@ -12,7 +12,7 @@ from dsec_blocks.ledger.inventories import Inventories
 from dsec_blocks.ledger.leadership import Leadership
 from dsec_blocks.ledger.leaving import Leaving
 from dsec_blocks.ledger.nodes import Nodes, Shadows
-from dsec_blocks.ledger.opening import engine_for, migrate, refuse_newer, schema_version
+from dsec_blocks.ledger.opening import engine_for, migrate
 from dsec_blocks.ledger.policies import Policies
 from dsec_blocks.ledger.prefetch_asks import PrefetchAsks
 from dsec_blocks.ledger.prefetches import Prefetches
@@ -20,6 +20,7 @@ from dsec_blocks.ledger.progress import Progress
 from dsec_blocks.ledger.queue import Queue
 from dsec_blocks.ledger.reservations import Reservations
 from dsec_blocks.ledger.retention import Retention
+from dsec_blocks.ledger.revision import refuse_newer, schema_version
 from dsec_blocks.ledger.schema import HEAD
 from dsec_blocks.ledger.starting import Starting
 from dsec_blocks.ledger.teams import Teams

@@ -1,4 +1,4 @@
-"""From a URL to a database that is of this version: connections set up, schema migrated, newer ones refused.
+"""From a URL to a database that is of this version: connections set up, schema migrated.
 
 Opening one that is up to date costs two look-ups; Alembic is imported only when there is something to migrate.
 """
@@ -12,13 +12,14 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
-from dsec_blocks.ledger.schema import HEAD, REVISIONS, VERSION_TABLE
+from dsec_blocks.ledger.revision import begin_migration, refuse_newer, schema_version, stand_leaders_down
+from dsec_blocks.ledger.schema import HEAD
 from dsec_blocks.ledger.transaction import Transactions
-from dsec_blocks.model.errors import LedgerTooNew, LedgerUnreachable
+from dsec_blocks.model.errors import LedgerUnreachable
 
 BUSY_SECONDS = 10
 """How long a write waits for the lock another process holds, and how long one may sleep inside a transaction."""
-_MIGRATION_LOCK = 0x64736563
+MIGRATIONS = Path(__file__).parent / "migrations"
 _ALEMBIC = threading.Lock()
 """Alembic's operations go through a global: two threads at once would run on each other's connections."""
 _PARSED_POSTGRES = {"postgresql", "postgres", "postgresql+psycopg", "postgresql+asyncpg", "postgresql+psycopg2"}
@@ -42,36 +43,24 @@ def engine_for(url: str) -> sa.Engine:
     raise LedgerUnreachable(f"ledger {parsed.drivername}: not supported; use sqlite:///path or postgresql://…")
 
 
-def schema_version(connection: sa.Connection) -> str | None:
-    """The revision of the database; None if there is no ledger in it yet."""
-    if not sa.inspect(connection).has_table(VERSION_TABLE):
-        return None
-    return connection.execute(sa.text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar_one_or_none()
-
-
-def refuse_newer(version: str | None, url: str) -> None:
-    """Raise `LedgerTooNew` for a revision that this version of DSec does not know."""
-    if version is not None and version not in REVISIONS:
-        raise LedgerTooNew(
-            f"ledger {url}: its schema is {version}, this DSec knows up to {HEAD}: upgrade dsec "
-            "(pip install --upgrade dsec); nothing was touched"
-        )
-
-
 def migrate(store: Transactions) -> None:
-    """Bring the database to `HEAD` in one transaction; processes that come at the same time wait and find it done."""
+    """Bring the database to `HEAD` in one transaction; processes that come at the same time wait and find it done.
+
+    Whoever leads a pool by then leads no longer, since it may be of the version before.
+    """
     from alembic import command
     from alembic.config import Config
 
-    with store.transaction(at="ledger.migrate") as connection:
-        if connection.dialect.name == "postgresql":
-            connection.execute(sa.text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK})
+    with store.transaction(at="ledger.migrate", any_revision=True) as connection:
+        begin_migration(connection)
         version = schema_version(connection)
         refuse_newer(version, store.url)
         if version == HEAD:
             return
+        if version is not None:
+            stand_leaders_down(connection)
         config = Config(attributes={"connection": connection})
-        config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
+        config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
         with _ALEMBIC:
             command.upgrade(config, HEAD)
 

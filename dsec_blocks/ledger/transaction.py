@@ -16,6 +16,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from dsec_blocks.gateways.faults import InjectedError, fault_point
 from dsec_blocks.ledger import schema
 from dsec_blocks.ledger.failures import explain
+from dsec_blocks.ledger.revision import keep_revision
 from dsec_blocks.model.clock import Clock
 from dsec_blocks.model.errors import Fenced
 
@@ -63,10 +64,13 @@ class Transactions:
         self._engine.dispose()
 
     @contextmanager
-    def transaction(self, *, at: str, fence: Fence | None = None) -> Iterator[sa.Connection]:
+    def transaction(
+        self, *, at: str, fence: Fence | None = None, any_revision: bool = False
+    ) -> Iterator[sa.Connection]:
         """Commit what the body does, whole, at the fault point `at`; an exception undoes it.
 
-        Raises `Fenced` if `fence` is void, `LedgerUnreachable` or `LedgerError` if the database fails.
+        Raises `Fenced` if `fence` is void, `LedgerTooNew` if a newer DSec has migrated the database meanwhile (which
+        `any_revision` allows), `LedgerUnreachable` or `LedgerError` if the database fails.
         """
         if self._open.connection is not None:
             with self._joined(self._open.connection, fence) as connection:
@@ -78,6 +82,8 @@ class Transactions:
                 connection.begin()
                 if fence is not None:
                     _compare(connection, fence)
+                elif not any_revision:
+                    keep_revision(connection, self.url)
                 yield connection
                 with fault_point(at):
                     connection.commit()

@@ -42,8 +42,20 @@ class LedgerError(DsecError):
     """The ledger refused an operation."""
 
 
-class LedgerTooNew(LedgerError):
+class TooNew(DsecError):
+    """Something here was made by a newer DSec; this one must not touch it."""
+
+    exit_code = 3
+
+
+class LedgerTooNew(LedgerError, TooNew):
     """The database was written by a newer DSec; this one must not touch it."""
+
+    exit_code = 3
+
+
+class LedgerOutdated(LedgerError):
+    """The database is of an older DSec, whose workers would end if it were migrated."""
 
     exit_code = 3
 
@@ -92,6 +104,12 @@ class ServerUnreachable(DsecError):
 
 class ClusterError(DsecError):
     """The cluster adapter could not carry out a launch, a notice or a stop."""
+
+
+class GangTooNew(ClusterError, TooNew):
+    """A gang, or the order for one, is of a newer DSec; this one must not touch it."""
+
+    exit_code = 3
 
 
 class Evicted(BaseException):

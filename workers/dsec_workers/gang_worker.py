@@ -7,6 +7,7 @@ run, when the API fails a few times, and it starts whatever it finds.
 
 import os
 import signal
+import sys
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from functools import cached_property, partial
@@ -24,6 +25,7 @@ from prefect.workers.base import BaseWorker, BaseWorkerResult
 
 from dsec_blocks.gateways.clock import SystemClock
 from dsec_blocks.ledger import Ledger
+from dsec_blocks.model.errors import DsecError, TooNew
 from dsec_blocks.model.gangs import HOLDING_STATES
 from dsec_blocks.model.names import ENV_HOME, WORKER_TYPE
 from dsec_workers.clusters.local.layout import GangDirectory
@@ -83,7 +85,17 @@ class GangWorker(BaseWorker[GangJobConfiguration, GangVariables, GangWorkerResul
     async def start(
         self, run_once: bool = False, with_healthcheck: bool = False, printer: Callable[..., None] = print
     ) -> None:
-        """Serve the pool until SIGTERM or SIGINT; gangs run on after that, unless `DSEC_DRAIN=evict`."""
+        """Serve the pool until SIGTERM or SIGINT; gangs run on after that, unless `DSEC_DRAIN=evict`.
+
+        What keeps it from serving ends the process with one line.
+        """
+        try:
+            await self._start(run_once=run_once, printer=printer)
+        except DsecError as error:
+            print(f"Worker {self.name!r} ends: {error}", file=sys.stderr, flush=True)
+            raise SystemExit(error.exit_code) from None
+
+    async def _start(self, *, run_once: bool, printer: Callable[..., None]) -> None:
         settings = WorkerSettings.from_environment()
         settings.home.mkdir(parents=True, exist_ok=True)
         ledger = await anyio.to_thread.run_sync(lambda: Ledger.open(settings.ledger_url, clock=SystemClock()))
@@ -215,8 +227,14 @@ class GangWorker(BaseWorker[GangJobConfiguration, GangVariables, GangWorkerResul
             group.start_soon(self._stay_in_touch)
             if answer is not None:
                 group.start_soon(answer, self.leading)
-            await self.leading.serve()
+            refused: TooNew | None = None
+            try:
+                await self.leading.serve()
+            except TooNew as error:  # raised below: a task group would wrap it up
+                refused = error
             group.cancel_scope.cancel()
+        if refused is not None:
+            raise refused
         if self.leading.loop is not None and self.leading.loop.api_away:
             # Prefect would try for ten seconds to tell a server that does not answer that this worker has stopped.
             self._started_event = None

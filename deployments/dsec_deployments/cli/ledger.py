@@ -43,7 +43,7 @@ def backup(path: Annotated[Path, typer.Argument(help="Where the copy goes; a fil
 
 @app.command(epilog="Example: [bold]dsec ledger migrate[/]")
 def migrate() -> None:
-    """Bring the database to this version's layout (opening it does the same; this says what happened)."""
+    """Bring the database to this version's layout, as an upgraded worker does; workers of an older DSec then end."""
     from dsec_blocks.gateways.clock import SystemClock
     from dsec_blocks.ledger import Ledger
     from dsec_deployments import installation

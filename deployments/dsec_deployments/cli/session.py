@@ -38,10 +38,25 @@ class Session:
 
     @cached_property
     def ledger(self) -> Ledger:
-        """The ledger; one of an older DSec is migrated."""
-        from dsec_blocks.ledger import Ledger
+        """The ledger, made if there is none yet.
 
-        return Ledger.open(self.installation.resolved_ledger_url(), clock=self.clock)
+        Raises `LedgerOutdated` for one of an older DSec: its workers would end if a mere look migrated it.
+        """
+        from dsec_blocks.ledger import Ledger
+        from dsec_blocks.model.errors import LedgerOutdated
+
+        ledger = Ledger.open(self.installation.resolved_ledger_url(), clock=self.clock, migrate=False)
+        if not ledger.needs_migration():
+            return ledger
+        found = ledger.version()
+        if found:
+            ledger.close()
+            raise LedgerOutdated(
+                f"ledger {ledger.url}: its schema is {found}, of an older DSec; upgrade the workers, which migrate it, "
+                "or run `dsec ledger migrate`, which ends workers of before; nothing was touched"
+            )
+        ledger.migrate()
+        return ledger
 
     @cached_property
     def prefect(self) -> PrefectApi:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from dsec_blocks.gateways.clock import SystemClock
 from dsec_blocks.model.errors import InvalidRequest
-from dsec_workers.clusters.kubernetes.credentials import ClusterAccess, NoCluster
+from dsec_workers.clusters.kubernetes.credentials import ACCOUNT_DIRECTORY, ENV_ACCOUNT, ClusterAccess, NoCluster
 from dsec_workers.clusters.local import LocalCluster
 from dsec_workers.clusters.protocol import Cluster
 from dsec_workers.machine import nodes_of
@@ -49,7 +49,11 @@ async def _open_kubernetes(pool: str, environment: Mapping[str, str]) -> Cluster
 async def _access(environment: Mapping[str, str]) -> ClusterAccess:
     name = environment.get(ENV_BLOCK)
     if not name:
-        return ClusterAccess(kubeconfig=environment.get("KUBECONFIG") or None, context=environment.get("DSEC_CONTEXT"))
+        return ClusterAccess(
+            kubeconfig=environment.get("KUBECONFIG") or None,
+            context=environment.get("DSEC_CONTEXT"),
+            account_directory=environment.get(ENV_ACCOUNT) or ACCOUNT_DIRECTORY,
+        )
     from prefect_kubernetes.credentials import KubernetesClusterConfig  # type: ignore[import-untyped]
 
     try:

@@ -14,7 +14,7 @@ import anyio.to_thread
 
 from dsec_blocks.ledger import Election, Fence, Ledger
 from dsec_blocks.model.clock import Clock
-from dsec_blocks.model.errors import DsecError, LedgerError
+from dsec_blocks.model.errors import DsecError, LedgerError, TooNew
 from dsec_workers.clusters.protocol import Cluster, GangKey
 from dsec_workers.lifecycle import cancellations, happenings, log_shipping
 from dsec_workers.lifecycle.adoption import adopt
@@ -57,6 +57,8 @@ class Leading:
     loop: Loop | None = None
     turns: Turns = field(init=False)
     fence: Fence | None = None
+    refused: TooNew | None = None
+    """Why this worker may not touch the pool any more."""
     _role: str = "starting"
     _adopted: bool = False
 
@@ -78,7 +80,10 @@ class Leading:
         )
 
     async def serve(self) -> None:
-        """Lead whenever this worker can, until it is told to drain."""
+        """Lead whenever this worker can, until it is told to drain.
+
+        Raises `TooNew` when a newer DSec has taken over the ledger or the cluster: this one can only leave.
+        """
         election = Election(self.ledger, self.pool, self.settings.holder, self.settings.lease_ttl_seconds, self.clock)
         standing_by = False
         self.turns.expect(ELECTION)
@@ -86,6 +91,8 @@ class Leading:
             while not self.drain.is_set():
                 fence = await self._step(election)
                 self.polled()
+                if self.refused is not None:
+                    raise self.refused
                 if fence is not None:
                     standing_by = False
                     self.log.info("leads pool %s (term %d)", self.pool, fence.token)
@@ -193,13 +200,18 @@ class Leading:
         while True:
             await anyio.sleep(BEAT_SECONDS)
             if await self._step(election) != fence:
-                self.log.warning("another worker leads pool %s now", self.pool)
+                if self.refused is None:
+                    self.log.warning("another worker leads pool %s now", self.pool)
                 term.lost()
 
     async def _adopt(self, term: Term) -> None:
         while True:
             try:
                 await adopt(term)
+            except TooNew as error:
+                self.refused = error
+                term.lost()
+                await anyio.sleep_forever()
             except (DsecError, OSError) as error:
                 self.log.warning("adoption will be tried again: %s", error)
                 await anyio.sleep(BEAT_SECONDS)
@@ -224,6 +236,9 @@ class Leading:
         try:
             with self.turns.turn(ELECTION):
                 return await anyio.to_thread.run_sync(election.step)
+        except TooNew as error:
+            self.refused = error
+            return None
         except LedgerError as error:
             self.log.warning("the ledger does not answer: %s", error)
             return election.fence

@@ -9,6 +9,10 @@ from typing import Any
 
 from dsec_blocks.model.errors import DsecError
 
+ENV_ACCOUNT = "DSEC_ACCOUNT_DIRECTORY"
+ACCOUNT_DIRECTORY = "/var/run/secrets/kubernetes.io/serviceaccount"
+"""Where a kubelet puts a pod's token and the cluster's certificate, unless the pod mounts them elsewhere."""
+
 
 class NoCluster(DsecError):
     """There is no Kubernetes cluster to speak to, or its credentials cannot be read."""
@@ -25,6 +29,8 @@ class ClusterAccess:
     context: str | None = None
     block: Mapping[str, Any] = field(default_factory=dict)
     """The contents of a `KubernetesClusterConfig` block: `config` (a kubeconfig as a dict) and `context_name`."""
+    account_directory: str = ACCOUNT_DIRECTORY
+    """The directory of the pod's own account: `token`, which is read again as the kubelet renews it, and `ca.crt`."""
 
 
 async def client_configuration(access: ClusterAccess) -> Any:
@@ -49,7 +55,11 @@ async def client_configuration(access: ClusterAccess) -> Any:
             )
         else:
             try:
-                config.load_incluster_config(client_configuration=found)  # type: ignore[no-untyped-call]
+                config.load_incluster_config(  # type: ignore[no-untyped-call]
+                    client_configuration=found,
+                    token_filename=f"{access.account_directory}/token",
+                    cert_filename=f"{access.account_directory}/ca.crt",
+                )
             except config.ConfigException:
                 await config.load_kube_config(context=access.context, client_configuration=found)
     except (config.ConfigException, OSError, KeyError, TypeError, ValueError) as error:

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dsec_blocks.model import gang_protocol
 from dsec_blocks.model.errors import ClusterError
 from dsec_blocks.model.gangs import MemberPlacement
 from dsec_blocks.model.names import ENV_ATTEMPT, ENV_CACHE_DIR, ENV_MEMBER, ENV_RUN_ID, ENV_STORE
@@ -18,6 +19,7 @@ from dsec_workers.clusters.kubernetes.counted import annotation, asked_of
 from dsec_workers.clusters.kubernetes.naming import (
     ANNOTATION_GRACE,
     ANNOTATION_NAME,
+    ANNOTATION_PROTOCOL,
     ANNOTATION_START_TIMEOUT,
     LABEL_MEMBER,
     gang_labels,
@@ -95,6 +97,7 @@ def _job(
         ANNOTATION_NAME: order.name,
         ANNOTATION_START_TIMEOUT: f"{order.start_timeout_seconds:g}",
         ANNOTATION_GRACE: f"{order.request.grace_seconds:g}",
+        ANNOTATION_PROTOCOL: str(gang_protocol.VERSION),
     }
     job["apiVersion"], job["kind"] = "batch/v1", "Job"
     metadata = _child(job, "metadata")

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
+from dsec_blocks.model import gang_protocol
 from dsec_blocks.model.gangs import MemberPlacement
 from dsec_blocks.model.names import LABEL_ATTEMPT, LABEL_RUN_ID
 from dsec_workers.clusters.protocol import GangKey
@@ -22,6 +23,8 @@ ANNOTATION_DEVICES = "dsec.io/devices"
 ANNOTATION_NAME = "dsec.io/run-name"
 ANNOTATION_START_TIMEOUT = "dsec.io/start-timeout-seconds"
 ANNOTATION_GRACE = "dsec.io/grace-seconds"
+ANNOTATION_PROTOCOL = "dsec.io/gang-protocol"
+"""The version of what the gang and its worker say to each other (`gang_protocol`)."""
 FIELD_MANAGER = "dsec"
 _UNFIT = re.compile(r"[^a-z0-9-]+")
 _LABEL_UNFIT = re.compile(r"[^A-Za-z0-9_.-]+")
@@ -77,6 +80,13 @@ def placement_of(item: Mapping[str, Any]) -> MemberPlacement:
     annotations = item["metadata"].get("annotations") or {}
     devices = json.loads(annotations.get(ANNOTATION_DEVICES) or "[]")
     return MemberPlacement(node=annotations.get(ANNOTATION_NODE) or "", devices=tuple(devices))
+
+
+def refuse_newer(item: Mapping[str, Any]) -> None:
+    """Raise `GangTooNew` when a newer DSec has made this Job or pod."""
+    said = (item["metadata"].get("annotations") or {}).get(ANNOTATION_PROTOCOL)
+    what = f"{item.get('kind') or 'Pod'} {item['metadata'].get('namespace')}/{item['metadata'].get('name')}"
+    gang_protocol.refuse_newer({gang_protocol.FIELD: said}, what, upgrade="this worker")
 
 
 def timing_of(item: Mapping[str, Any]) -> tuple[float, float, float]:

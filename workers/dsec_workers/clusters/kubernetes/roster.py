@@ -16,6 +16,7 @@ from dsec_workers.clusters.kubernetes.naming import (
     member_of,
     members_of,
     placement_of,
+    refuse_newer,
     timing_of,
 )
 from dsec_workers.clusters.protocol import GangKey
@@ -67,11 +68,16 @@ class Roster:
         return view
 
     def found(self, key: GangKey, jobs: Sequence[Object]) -> GangView | None:
-        """Enter a gang that was not launched here, as the cluster's objects describe it; None when there are none."""
+        """Enter a gang that was not launched here, as the cluster's objects describe it; None when there are none.
+
+        Raises `GangTooNew` for one that a newer DSec has launched.
+        """
         pods = self.pods_by_gang().get(key, {})
         sources: list[Object] = [*jobs, *pods.values()]
         if not sources:
             return None
+        for each in sources:
+            refuse_newer(each)
         first = min(sources, key=member_of)
         created_at, start_timeout, grace = timing_of(first)
         return self.enter(

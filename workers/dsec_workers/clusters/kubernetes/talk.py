@@ -1,12 +1,14 @@
 """The worker's side of a gang's channel when the gang is in pods: the same calls, over TCP, let in by its token."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from dsec_blocks.model import gang_protocol
 from dsec_workers.clusters import talk
 from dsec_workers.clusters.talk import NotThere, Streams
 
@@ -51,10 +53,12 @@ async def _connection(at: Address) -> AsyncIterator[Streams]:
     except (TimeoutError, OSError) as error:
         raise NotThere(f"nobody listens on {at} ({error or 'no answer'})") from error
     try:
-        writer.write(talk.line_of({"token": at.token, "as": "channel"}))
+        writer.write(talk.line_of({"token": at.token, "as": "channel", **gang_protocol.told()}))
         await writer.drain()
-        if not await reader.readline():
+        answer = await reader.readline()
+        if not answer:
             raise NotThere(f"{at} hung up: the gang there is another, or its namespace's key has changed")
+        gang_protocol.refuse_newer(json.loads(answer), f"the outpost at {at}", upgrade="this worker")
         yield reader, writer
     finally:
         writer.close()

@@ -14,6 +14,7 @@ from typing import Any
 
 from dsec_blocks.gateways import files, processes
 from dsec_blocks.gateways.faults import fault_point
+from dsec_blocks.model import gang_protocol
 from dsec_blocks.model.clock import Clock
 from dsec_blocks.model.devices import Node
 from dsec_blocks.model.errors import ClusterError
@@ -182,7 +183,8 @@ class LocalCluster:
     async def adopt(self) -> tuple[ObservedGang, ...]:
         """All gangs in the home; those that run are followed from where this report ends.
 
-        All are asked at once: one supervisor that does not answer must not keep the others waiting.
+        All are asked at once: one supervisor that does not answer must not keep the others waiting. Raises `GangTooNew`
+        when a newer DSec has started one of them.
         """
         seen = await asyncio.gather(*(self._observe(key, directory) for key, directory in self._directories()))
         return tuple(gang for gang in seen if gang is not None)
@@ -192,6 +194,8 @@ class LocalCluster:
         record = read_json(directory.supervisor)
         if order is None or record is None:
             return None
+        for each in (order, record):
+            gang_protocol.refuse_newer(each, f"attempt {key.attempt} of run {key.run_id}", upgrade="this worker")
         records, last = await self._so_far(key, directory, record)
         if not any(r["type"] == "gone" for r in records):
             self._follow(key, directory, after=last)

@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 
 from dsec_blocks.gateways import files, processes
 from dsec_blocks.gateways.faults import ENV_FAULT_ONCE
+from dsec_blocks.model import gang_protocol
 from dsec_blocks.model.names import ENV_FAULT
 from dsec_workers.clusters.local import children, rehearsal, warmth
 from dsec_workers.clusters.local.layout import (
@@ -134,7 +135,12 @@ def _be_supervisor(home: Path, directory: GangDirectory, connection: socket.sock
     channel = socket_path(home, directory.path.name)
     listener = listen(channel)
     own = processes.identify(os.getpid())
-    record = {"process": own.to_json(), "channel": str(channel), "directory": str(directory.path)}
+    record = {
+        **gang_protocol.told(),
+        "process": own.to_json(),
+        "channel": str(channel),
+        "directory": str(directory.path),
+    }
     files.write(directory.supervisor, to_bytes(record), at="supervisor.record.write")
     supervisor = Supervisor(home=home, directory=directory, order=order, channel=channel)
     Service(supervisor, listener)

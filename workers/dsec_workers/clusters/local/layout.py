@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dsec_blocks.gateways.processes import ProcessId
+from dsec_blocks.model import gang_protocol
 from dsec_blocks.model.errors import ClusterError
 from dsec_blocks.model.gangs import Placement
 from dsec_blocks.model.requests import GangRequest
@@ -122,6 +123,7 @@ def to_bytes(record: Mapping[str, Any]) -> bytes:
 def order_to_json(order: LaunchOrder) -> dict[str, Any]:
     """JSON-ready fields of a launch order."""
     return {
+        **gang_protocol.told(),
         "run_id": order.key.run_id,
         "attempt": order.key.attempt,
         "name": order.name,
@@ -137,7 +139,11 @@ def order_to_json(order: LaunchOrder) -> dict[str, Any]:
 
 
 def order_from_json(record: Mapping[str, Any]) -> LaunchOrder:
-    """The order that `order_to_json` wrote."""
+    """The order that `order_to_json` wrote, in this or an older version.
+
+    Raises `GangTooNew` for one of a newer version.
+    """
+    gang_protocol.refuse_newer(record, "the order for this gang", upgrade="the DSec in the image that runs it")
     return LaunchOrder(
         key=GangKey(record["run_id"], record["attempt"]),
         name=record["name"],

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from dsec_blocks.model import gang_protocol
 from dsec_blocks.model.errors import ClusterError
 from dsec_workers.clusters.local.acquires import Acquires
 from dsec_workers.clusters.local.loop import Lines
@@ -102,6 +103,7 @@ class Service:
         order, run, notice = self._gang.order, self._gang.runs.run, self._gang.notice
         reply(
             {
+                **gang_protocol.told(message),
                 "run_id": order.key.run_id,
                 "attempt": order.key.attempt,
                 "request": order.request.to_json(),

@@ -1,6 +1,6 @@
 """An outpost's door: who connects says first who it is, with the gang's token, and waits to be let in.
 
-    {"token": …, "as": "channel" | "leader" | "parcel", …}   →   {"ok": true, …}
+    {"token": …, "as": "channel" | "leader" | "parcel", "protocol": …, …}   →   {"ok": true, "protocol": …, …}
 
 After that the connection belongs to whoever serves that kind. A wrong token is told nothing and shut out.
 """
@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
+from dsec_blocks.model import gang_protocol
 from dsec_blocks.model.errors import ClusterError
 from dsec_workers.clusters.local.loop import Lines, Loop
 
@@ -67,7 +68,7 @@ class Door:
             connection.close()
             return
         if answer is not None:
-            say(connection, {"ok": True, **answer})
+            say(connection, {"ok": True, **gang_protocol.told(greeting), **answer})
 
 
 def say(connection: socket.socket, message: Mapping[str, Any]) -> None:

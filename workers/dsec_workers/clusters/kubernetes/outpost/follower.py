@@ -15,6 +15,7 @@ from typing import Any
 
 from dsec_blocks.gateways import files, processes
 from dsec_blocks.gateways.clock import SystemClock
+from dsec_blocks.model import gang_protocol
 from dsec_blocks.model.errors import ClusterError
 from dsec_blocks.model.gangs import Placement
 from dsec_blocks.model.notices import NoticeKind
@@ -96,6 +97,7 @@ class Follower:
                 f"this is member {identity.member} of attempt {identity.key.attempt}, not member {greeting['member']} "
                 f"of attempt {greeting['attempt']}"
             )
+        gang_protocol.refuse_newer(greeting, "member 0's outpost", upgrade="the DSec in this member's image")
         members = list(Placement.from_json(greeting["placement"]).members)
         devices = observed_devices(members[identity.member].devices, identity.order.env)
         members[identity.member] = replace(members[identity.member], devices=devices)
@@ -103,7 +105,7 @@ class Follower:
         channel = socket_path(identity.home, self._directory.path.name)
         self._leader_at = (str(greeting["address"]), int(greeting["port"]))
         self._leader = Lines(self._loop, connection, on_message=self._told, on_close=lambda _: self._orphaned())
-        self._leader.send({"ok": True, "devices": list(devices)})
+        self._leader.send({"ok": True, **gang_protocol.told(greeting), "devices": list(devices)})
         self._relay = Relay(
             self._loop, listen(channel), to=self._leader_at, token=identity.token, deliver=self._deliver_snapshot
         )

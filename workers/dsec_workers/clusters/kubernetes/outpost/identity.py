@@ -46,7 +46,7 @@ class Identity:
     def from_environment(cls, environment: MutableMapping[str, str] = os.environ) -> "Identity":
         """The outpost that the pod's environment describes; the gang's key is taken out of `environment`.
 
-        Raises `ClusterError` naming what is missing.
+        Raises `ClusterError` naming what is missing, `GangTooNew` for an order that this DSec cannot read.
         """
         missing = [name for name in _NEEDED if not environment.get(name)]
         if missing:

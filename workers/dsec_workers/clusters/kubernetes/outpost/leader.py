@@ -4,7 +4,6 @@ It waits to be told where they are (`introduce`, said by whoever follows the pod
 treats it as it treats a member of its own. The pod ends when the gang is gone, and its last word is its pod's.
 """
 
-import os
 import signal
 import socket
 from dataclasses import replace
@@ -13,6 +12,7 @@ from typing import Any
 
 from dsec_blocks.gateways import processes
 from dsec_blocks.gateways.clock import SystemClock
+from dsec_blocks.model import gang_protocol
 from dsec_blocks.model.errors import ClusterError
 from dsec_blocks.model.gangs import Placement
 from dsec_blocks.model.notices import NoticeKind
@@ -22,6 +22,7 @@ from dsec_workers.clusters.kubernetes.outpost.identity import Identity
 from dsec_workers.clusters.kubernetes.outpost.logs import LogTail
 from dsec_workers.clusters.kubernetes.outpost.observed import observed_devices
 from dsec_workers.clusters.kubernetes.outpost.others import LARGEST_CALL_BYTES, Others
+from dsec_workers.clusters.kubernetes.outpost.refusing import EXIT_NOT_STARTED, could_not_start
 from dsec_workers.clusters.kubernetes.outpost.shipping import Shipping
 from dsec_workers.clusters.local import warmth
 from dsec_workers.clusters.local.forkserver import listen
@@ -30,7 +31,6 @@ from dsec_workers.clusters.local.service import Service
 from dsec_workers.clusters.local.supervisor import Supervisor
 from dsec_workers.clusters.protocol import LaunchOrder
 
-EXIT_NOT_STARTED = 70
 _WORST_EXIT = 255
 
 
@@ -40,7 +40,7 @@ def lead(identity: Identity) -> int:
     try:
         order = _with_observed_devices(identity)
     except ClusterError as error:
-        return _could_not_start(identity, str(error))
+        return could_not_start(0, str(error), log=identity.termination_log)
     warmth.import_modules()
     warmth.share_tls_contexts()
     processes.adopt_orphans()
@@ -55,8 +55,8 @@ def lead(identity: Identity) -> int:
     service = LeaderService(supervisor, listener, identity=identity)
     loop = supervisor.loop
 
-    def serve(connection: socket.socket, _greeting: dict[str, Any]) -> None:
-        say(connection, {"ok": True})
+    def serve(connection: socket.socket, greeting: dict[str, Any]) -> None:
+        say(connection, {"ok": True, **gang_protocol.told(greeting)})
         service.take(connection)
 
     def receive(connection: socket.socket, greeting: dict[str, Any]) -> None:
@@ -131,11 +131,3 @@ def _leave_politely_on_sigterm(supervisor: Supervisor) -> None:
 
     signal.signal(signal.SIGTERM, lambda *_: supervisor.loop.soon(ask))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
-def _could_not_start(identity: Identity, why: str) -> int:
-    print(f"member 0 on {os.uname().nodename} cannot start: {why}", flush=True)
-    now = SystemClock().now()
-    gone = {"seq": 1, "type": "gone", "at": now, "flow_exit": None, "member_exits": {}, "start_failure": why}
-    termination.leave(identity.termination_log, termination.encode([gone]))
-    return EXIT_NOT_STARTED

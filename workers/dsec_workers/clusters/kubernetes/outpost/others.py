@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from dsec_blocks.model import gang_protocol
 from dsec_workers.clusters.kubernetes.outpost.door import Dial
 from dsec_workers.clusters.local.loop import Lines
 from dsec_workers.clusters.local.supervisor import Supervisor
@@ -63,6 +64,7 @@ class Others:
             {
                 "token": self._token,
                 "as": "leader",
+                **gang_protocol.told(),
                 "port": self._port,
                 "address": self._address,
                 "attempt": order.key.attempt,

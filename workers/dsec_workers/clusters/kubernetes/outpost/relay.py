@@ -8,6 +8,7 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
+from dsec_blocks.model import gang_protocol
 from dsec_workers.clusters.kubernetes.outpost.door import Dial
 from dsec_workers.clusters.local.loop import Lines, Loop
 
@@ -50,7 +51,7 @@ class _Passage:
             self._near.close()
             return
         self._far = Lines(self._loop, connection, on_message=self._said_there, on_close=lambda _: self._close())
-        self._far.send({"token": self._token, "as": "channel"})
+        self._far.send({"token": self._token, "as": "channel", **gang_protocol.told()})
 
     def _said_here(self, _line: Lines, message: dict[str, Any]) -> None:
         if message.get("op") == "spooled":
