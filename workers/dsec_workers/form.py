@@ -64,8 +64,9 @@ class GangVariables(BaseVariables):
         default=Sharing.AUTO,
         title="Sharing",
         description=(
-            "auto gives whole cards, or what Part of a GPU names; whole insists on whole cards, slice on a MIG "
-            "profile, time-slice on a part of a card's time."
+            "auto gives whole cards, or what Part of a GPU names; to one GPU of less than a quarter of a card's "
+            "memory also a slice, where no card is free. whole insists on whole cards, slice on a MIG profile, "
+            "time-slice on a part of a card's time."
         ),
     )
     share: str | None = Field(

@@ -2,9 +2,11 @@
 
 import pytest
 
+from dsec_blocks.model.devices import Device, Node
 from dsec_blocks.model.errors import InvalidRequest
 from dsec_blocks.model.requests import GangRequest, Sharing, parse_request, parse_share
 from dsec_workers.scheduling.tiers import tiers
+from tests.workers.scheduling.world import NOW, cluster, decide, evicted, node, running, waiting
 
 GIB = 2**30
 WHOLE, SLICE, TIME = Sharing.WHOLE, Sharing.SLICE, Sharing.TIME_SLICE
@@ -17,20 +19,66 @@ WHOLE, SLICE, TIME = Sharing.WHOLE, Sharing.SLICE, Sharing.TIME_SLICE
         pytest.param({"gpu_memory_bytes": 20 * GIB}, (WHOLE,), id="a quarter of the card is not less than a quarter"),
         pytest.param({"gpu_memory_bytes": 19 * GIB}, (WHOLE, SLICE, TIME), id="a small one, whole cards first"),
         pytest.param({"gpu_memory_bytes": GIB, "nodes": 2}, (WHOLE,), id="a gang of several stays on whole cards"),
-        pytest.param({"gpu_memory_bytes": GIB, "sharing": WHOLE}, (WHOLE,), id="whole means whole"),
-        pytest.param({"sharing": TIME}, (TIME,), id="who names a share gets it"),
-        pytest.param({"share": "3g.40gb"}, (SLICE,), id="and nothing else"),
     ],
 )
 def test_tiers_in_the_order_they_are_tried(asked, gets):
-    assert tiers(GangRequest(devices_per_node=1, **asked), 80 * GIB, slices=True, time_slices=True) == gets
+    assert tiers(GangRequest(devices_per_node=1, **asked), 80 * GIB) == gets
 
 
-def test_a_tier_that_the_cluster_cannot_carry_out_is_left_out():
-    small = GangRequest(devices_per_node=1, gpu_memory_bytes=GIB)
-    assert tiers(small, 80 * GIB, slices=False, time_slices=False) == (WHOLE,)
-    named = GangRequest(devices_per_node=1, sharing=SLICE)
-    assert tiers(named, 80 * GIB, slices=False, time_slices=True) == ()
+def parts(*profiles, name="n"):
+    """A node with devices of these profiles ("": a whole card) of cards of 80 GiB, `NAME/0`…"""
+    sizes = {"": 80, "1/4": 20, "1/8": 10}
+    devices = [
+        Device(uuid=f"{name}/{i}", node=name, index=i, model="H100", profile=profile,
+               memory_bytes=sizes.get(profile, 10 * int(profile[:1] or 0) if "g." in profile else 0) * GIB)
+        for i, profile in enumerate(profiles)
+    ]  # fmt: skip
+    return Node(name=name, devices=tuple(devices))
+
+
+def given_to(snapshot, *queue, **more):
+    return {a.run_id: a.placement.devices[0] for a in decide(snapshot, *queue, **more).admits}
+
+
+def small(run_id="w", memory=8, **more):
+    return waiting(run_id, "1", gpu_memory_bytes=memory * GIB, **more)
+
+
+def test_a_small_request_is_given_a_whole_card_then_a_slice_then_a_part_of_a_cards_time():
+    queue = [small(f"w{i}", waited=9 - i) for i in range(4)]
+    assert given_to(cluster([parts("1/8", "1g.10gb", "")]), *queue) == {"w0": "n/2", "w1": "n/1", "w2": "n/0"}
+
+
+@pytest.mark.parametrize(
+    ("memory", "more", "gets"),
+    [
+        (8, {}, {"n/0"}),
+        (20, {}, set()),
+        (15, {}, set()),
+        (8, {"sharing": WHOLE}, set()),
+        (8, {"gpu_model": "A100"}, set()),
+    ],
+    ids=["small", "a quarter of the card", "more than the slice has", "whole by name", "another model"],
+)
+def test_who_needs_a_quarter_of_the_card_or_more_or_says_whole_waits_beside_a_free_slice(memory, more, gets):
+    snapshot = cluster([parts("1g.10gb", ""), node("a", 1, model="A100")], [running("r", "n/1"), running("s", "a/0")])
+    assert set(given_to(snapshot, small(memory=memory, **more)).values()) == gets
+
+
+def test_whoever_names_its_share_gets_that_share_though_a_whole_card_is_free():
+    snapshot = cluster([parts("1g.10gb", "1g.10gb+me", "")])
+    queue = [small("plain", share="1g.10gb"), small("media", share="1g.10gb+me", waited=1), small("open", waited=0.5)]
+    assert given_to(snapshot, *queue) == {"plain": "n/0", "media": "n/1", "open": "n/2"}
+
+
+def test_a_small_request_waits_for_whichever_is_free_first_and_evicts_from_any():
+    held = [running("card", "n/1", ran=0, max_runtime_seconds=7200.0), running("part", "n/0", ran=0, share="1g.10gb",
+            max_runtime_seconds=600.0)]  # fmt: skip
+    snapshot = cluster([parts("1g.10gb", "")], held)
+    (shadow,) = decide(snapshot, small()).shadows
+    assert (shadow.start, shadow.devices) == (NOW + 600.0, ("n/0",))
+    urgent = decide(snapshot, small("urgent", priority=9))
+    assert len(evicted(urgent)["urgent"]) == 1
 
 
 @pytest.mark.parametrize(

@@ -137,11 +137,13 @@ class Attempts:
         if key in failures:
             return None
         view = trial.view(room, kind, avoided)
-        seats = find_seats(trial.fleet, view, shape, trial.saved(number))
-        if seats is None:
-            failures.add(key)
-            return None
-        return seats, pick_devices(trial.fleet, self._held_first(view.free, seats, shape), seats, shape)
+        for tier in kind.pool.tiers or (None,):
+            part = view if tier is None else view_of(trial.fleet, view.free & tier, view.hosts)
+            seats = find_seats(trial.fleet, part, shape, trial.saved(number))
+            if seats is not None:
+                return seats, pick_devices(trial.fleet, self._held_first(part.free, seats, shape), seats, shape)
+        failures.add(key)
+        return None
 
     def _held_first(self, ready: Bools, seats: Seats, shape: Shape) -> Bools:
         """`ready` less free devices that a member can do without, on nodes that somebody has to leave for it first.

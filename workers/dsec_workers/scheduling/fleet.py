@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dsec_blocks.model.devices import Device, Health, Node
-from dsec_blocks.model.requests import GangRequest, parse_share
+from dsec_blocks.model.requests import GangRequest, Sharing, parse_share
 from dsec_blocks.model.units import format_memory
+from dsec_workers.scheduling.tiers import tiers
 
 if TYPE_CHECKING:
     from dsec_workers.scheduling.prospects import Prospects
@@ -39,14 +40,33 @@ class DeviceClass:
             return share is None and not self.profile
         return self.profile == share or (not _is_profile(share) and parse_share(self.profile) >= parse_share(share))
 
+    @property
+    def sharing(self) -> Sharing:
+        """How much of a card each is."""
+        if not self.profile:
+            return Sharing.WHOLE
+        return Sharing.SLICE if _is_profile(self.profile) else Sharing.TIME_SLICE
+
+    @property
+    def card_bytes(self) -> int:
+        """Memory of the card that each is, or is a part of: of a slice, as many times its own as its part says."""
+        return self.memory_bytes * 1000 // parse_share(self.profile) if self.profile else self.memory_bytes
+
     def serves(self, request: GangRequest) -> bool:
         """Whether these are what the request is given: by model, by memory, and by share."""
+        return self.tier(request) is not None
+
+    def tier(self, request: GangRequest) -> int | None:
+        """Which of the things that a request may be given these are, the first tried first; None: none of them."""
         models = {model.casefold() for model in request.gpu_models}
-        return (
-            (not models or self.model.casefold() in models)
-            and (request.gpu_memory_bytes is None or self.memory_bytes >= request.gpu_memory_bytes)
-            and self.is_share(request.share)
-        )
+        if models and self.model.casefold() not in models:
+            return None
+        if request.gpu_memory_bytes is not None and self.memory_bytes < request.gpu_memory_bytes:
+            return None
+        if request.share is not None or request.sharing is not Sharing.AUTO:
+            return 0 if self.is_share(request.share) else None
+        order = tiers(request, self.card_bytes)
+        return order.index(self.sharing) if self.sharing in order else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +80,8 @@ class ResourcePool:
     classes: tuple[int, ...]
     mask: Bools
     """Over devices: in the pool, whether usable or not."""
+    tiers: tuple[Bools, ...] = ()
+    """Parts of the mask in the order in which they are tried; none where they are all alike."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +124,9 @@ class Fleet:
     source: tuple[Node, ...] = field(repr=False)
     prospects: "Prospects | None" = field(default=None, repr=False)
     """What a cycle expects to come; it decides between places that would do."""
-    _pools: dict[tuple[str | None, int | None, str | None], ResourcePool] = field(default_factory=dict, repr=False)
+    _pools: dict[tuple[str | None, int | None, str | None, bool], ResourcePool] = field(
+        default_factory=dict, repr=False
+    )
     """Memo of `pool_of`: a pure function of the fleet."""
 
     @property
@@ -112,16 +136,26 @@ class Fleet:
 
     def pool_of(self, request: GangRequest) -> ResourcePool:
         """The resource pool of a request's `gpu_model` and `gpu_memory_bytes`; without classes when nothing matches."""
-        key = (request.gpu_model, request.gpu_memory_bytes, request.share)
+        auto = request.share is None and request.sharing is Sharing.AUTO and request.devices == 1
+        key = (request.gpu_model, request.gpu_memory_bytes, request.share, auto)
         pool = self._pools.get(key)
         if pool is None:
-            chosen = tuple(number for number, kind in enumerate(self.classes) if kind.serves(request))
+            order = [kind.tier(request) for kind in self.classes]
+            chosen = tuple(number for number, tier in enumerate(order) if tier is not None)
+            steps = sorted({tier for tier in order if tier is not None})
+            parts = [self._devices_of([n for n in chosen if order[n] == step]) for step in steps]
             same = next((p for p in self._pools.values() if p.classes == chosen), None)
             pool = same or ResourcePool(
-                label=self._label(chosen), classes=chosen, mask=np.isin(self.device_class, np.array(chosen, np.int64))
+                label=self._label(chosen),
+                classes=chosen,
+                mask=self._devices_of(chosen),
+                tiers=tuple(parts) if len(parts) > 1 else (),
             )
             self._pools[key] = pool
         return pool
+
+    def _devices_of(self, classes: Sequence[int]) -> Bools:
+        return np.isin(self.device_class, np.array(classes, np.int64))
 
     def _label(self, chosen: tuple[int, ...]) -> str:
         whole = [number for number, kind in enumerate(self.classes) if not kind.profile]
@@ -131,7 +165,7 @@ class Fleet:
         return ", ".join(
             self.classes[c].model
             if models.count(self.classes[c].model) == 1
-            else f"{self.classes[c].model} {format_memory(self.classes[c].memory_bytes)}"
+            else f"{self.classes[c].model} {self.classes[c].profile or format_memory(self.classes[c].memory_bytes)}"
             for c in chosen
         )
 
