@@ -1,24 +1,29 @@
 """The client against the real API server: what each refusal becomes, and what is safe to repeat."""
 
 import json
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
 from dsec_blocks.gateways.clock import SystemClock
 from dsec_deployments.control_plane.plane import ControlPlane
-from dsec_workers.clusters.kubernetes.api import Api
+from dsec_workers.clusters.kubernetes import api as module
+from dsec_workers.clusters.kubernetes.api import Api, pause_after
 from dsec_workers.clusters.kubernetes.cluster import KubernetesCluster
 from dsec_workers.clusters.kubernetes.credentials import ClusterAccess, NoCluster
 from dsec_workers.clusters.kubernetes.errors import (
     AlreadyExists,
     Conflict,
+    Expired,
     Forbidden,
     NotFound,
     Refused,
     Unreachable,
 )
 from dsec_workers.clusters.kubernetes.settings import KubernetesSettings
+from tests.fixtures.slow_api import Refusal, SlowApi
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 AT = "test.kube"
@@ -64,14 +69,14 @@ async def test_a_dry_run_creates_nothing(kubernetes_api: Api, namespace: str) ->
         await kubernetes_api.get(f"{path}/dry")
 
 
-async def test_a_long_list_comes_whole_page_by_page(kubernetes_api: Api, namespace: str, monkeypatch: object) -> None:
-    from dsec_workers.clusters.kubernetes import api as module
-
+async def test_a_long_list_comes_whole_page_by_page(
+    kubernetes_api: Api, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = f"/api/v1/namespaces/{namespace}/configmaps"
     for index in range(7):
         body = {**config_map(f"n{index}"), "metadata": {"name": f"n{index}", "labels": {"page": "yes"}}}
         await kubernetes_api.create(path, body, at=AT)
-    monkeypatch.setattr(module, "PAGE", 3)  # type: ignore[attr-defined]
+    monkeypatch.setattr(module, "PAGE", 3)
     items, version = await kubernetes_api.list(path, labels="page=yes")
     assert [item["metadata"]["name"] for item in items] == [f"n{index}" for index in range(7)]
     assert version
@@ -97,3 +102,83 @@ async def test_a_cluster_that_does_not_answer_is_named(kubernetes: ControlPlane,
     with pytest.raises(Unreachable, match=r"the API server at https://127\.0\.0\.1:9 does not answer"):
         await cluster.prepare()
     await cluster.close()
+
+
+@pytest_asyncio.fixture
+async def through(slow_api: SlowApi) -> AsyncIterator[Api]:
+    """A client that goes through the door."""
+    async with await Api.connect(ClusterAccess(kubeconfig=slow_api.kubeconfig)) as api:
+        yield api
+
+
+def expired(*, times: int) -> list[Refusal]:
+    words = "The provided continue parameter is too old to display a consistent list result."
+    return [
+        Refusal(fits=lambda request: "continue" in request.query, status=410, reason="Expired", message=words)
+        for _ in range(times)
+    ]
+
+
+async def test_a_list_whose_continuation_has_expired_is_begun_again(
+    through: Api, slow_api: SlowApi, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = f"/api/v1/namespaces/{namespace}/configmaps"
+    for index in range(5):
+        body = {**config_map(f"n{index}"), "metadata": {"name": f"n{index}", "labels": {"page": "yes"}}}
+        await through.create(path, body, at=AT)
+    monkeypatch.setattr(module, "PAGE", 2)
+    slow_api.refusals.extend(expired(times=1))
+    items, version = await through.list(path, labels="page=yes")
+    assert [item["metadata"]["name"] for item in items] == [f"n{index}" for index in range(5)], "each one once"
+    assert version and not slow_api.refusals
+    slow_api.refusals.extend(expired(times=module.LISTS))
+    with pytest.raises(Expired, match="too old to display"):
+        await through.list(path, labels="page=yes")
+
+
+async def test_an_api_server_that_asks_for_a_pause_gets_at_least_that(
+    through: Api, slow_api: SlowApi, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+
+    def at_once(_turn: int, *, asked: float) -> float:
+        pauses.append(asked)
+        return 0.0
+
+    monkeypatch.setattr(module, "pause_after", at_once)
+    slow_api.refusals.append(
+        Refusal(
+            fits=lambda request: request.method == "POST",
+            status=429,
+            reason="TooManyRequests",
+            message="please try again later",
+            headers={"Retry-After": "7"},
+        )
+    )
+    path = f"/api/v1/namespaces/{namespace}/configmaps"
+    await through.create(path, config_map("one"), at=AT)
+    assert pauses == [7.0]
+    assert [method for method, asked in slow_api.requests if asked == path] == ["POST", "POST"]
+
+
+@pytest.mark.parametrize("turn", range(1, 9))
+def test_a_pause_is_never_shorter_than_what_was_asked_for_and_has_an_end(turn: int) -> None:
+    pauses = [pause_after(turn, asked=7.0) for _ in range(20)]
+    assert min(pauses) > 7.0 and max(pauses) <= 15.0
+    assert len(set(pauses)) > 1, "those that were refused together come back one by one"
+
+
+async def test_a_watch_that_says_nothing_for_too_long_is_taken_for_dead(
+    through: Api, slow_api: SlowApi, kubernetes_api: Api, namespace: str
+) -> None:
+    path = f"/api/v1/namespaces/{namespace}/configmaps"
+    _, version = await through.list(path)
+    slow_api.stall_watches()
+    await kubernetes_api.create(path, config_map("unheard"), at=AT)
+    with pytest.raises(Unreachable, match=f"watch {path}"):
+        async for _ in through.watch(path, since=version, quiet_seconds=0.5):
+            raise AssertionError("the watch was to say nothing")
+    slow_api.resume_watches()
+    async for kind, item in through.watch(path, since=version, quiet_seconds=30.0):
+        assert (kind, item["metadata"]["name"]) == ("ADDED", "unheard")
+        break
