@@ -64,7 +64,7 @@ def policies() -> list[str]:
 
 
 def play(
-    scenario: Scenario, *, jobs: int | None, tick: float, number: int, ended: "SynchronizedArray[int]"
+    scenario: Scenario, *, jobs: int | None, tick: float, number: int, ended: "SynchronizedArray[int] | list[int]"
 ) -> dict[str, Any]:
     """One trace under one policy on one cluster: its row, sizes and teams."""
     count, name = scenario
