@@ -178,6 +178,7 @@ class GangWorker(BaseWorker[GangJobConfiguration, GangVariables, GangWorkerResul
             command=configuration.own_command,
             working_dir=configuration.working_dir,
             job_manifest=configuration.job_manifest,
+            labels=configuration.labels,
             known=partial(self._answers.of, intake, term, run) if is_forked else nothing_known,
         )
 

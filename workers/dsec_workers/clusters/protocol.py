@@ -59,6 +59,9 @@ class LaunchOrder:
     start_timeout_seconds: float = 120.0
     """A launch whose barrier has not opened by then fails whole; with `hold_start` it must cover the victims' grace."""
     known: Known | None = None
+    team: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """On Kubernetes: what Jobs and pods are labelled with, besides what they need."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

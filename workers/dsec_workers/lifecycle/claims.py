@@ -198,6 +198,8 @@ async def _launch(term: Term, gang: Gang, run: Run, settings: LaunchSettings, ho
         command=settings.command,
         working_dir=settings.working_dir,
         job_manifest=settings.job_manifest,
+        team=gang.team,
+        labels=settings.labels,
         hold_start=hold_start,
         start_timeout_seconds=start_timeout(term, gang),
         known=await settings.known(),

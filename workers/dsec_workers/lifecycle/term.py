@@ -58,6 +58,7 @@ class LaunchSettings:
     working_dir: str | None
     job_manifest: Mapping[str, Any] | None = None
     """On Kubernetes: the pool's own Job, on which the gang's are built."""
+    labels: Mapping[str, str] = field(default_factory=dict)
     known: Callable[[], Awaitable[Known | None]] = nothing_known
     """What the process need not ask the server for, asked in the moment of the launch."""
 

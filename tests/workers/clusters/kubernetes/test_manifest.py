@@ -10,7 +10,15 @@ from dsec_blocks.model.errors import ClusterError, InvalidRequest
 from dsec_blocks.model.gangs import MemberPlacement, Placement
 from dsec_workers.clusters.kubernetes.credentials import ClusterAccess
 from dsec_workers.clusters.kubernetes.manifest import jobs_of, resources_of
-from dsec_workers.clusters.kubernetes.naming import job_name, key_of, member_of, members_of, placement_of
+from dsec_workers.clusters.kubernetes.naming import (
+    LABEL_POOL,
+    LABEL_TEAM,
+    job_name,
+    key_of,
+    member_of,
+    members_of,
+    placement_of,
+)
 from dsec_workers.clusters.kubernetes.settings import KubernetesSettings
 from dsec_workers.clusters.local.layout import order_from_json
 from dsec_workers.clusters.protocol import GangKey
@@ -100,6 +108,25 @@ def test_a_template_of_prefect_kubernetes_carries_over() -> None:
     assert "nodeName" not in spec
     (term,) = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
     assert term["matchFields"] == [{"key": "metadata.name", "operator": "In", "values": ["a"]}]
+
+
+def test_the_labels_of_a_run_and_its_team_are_on_its_jobs_and_pods_and_never_in_the_place_of_ours() -> None:
+    wanted = {
+        "cost-centre": "7", "prefect.io/flow-run-name": "my run!", "dsec.io/run-id": "forged", "no key": "x",
+        LABEL_POOL: "other",
+    }  # fmt: skip
+    order = order_on(["a", "b"], team="vision / 2", labels=wanted)
+    template = {"metadata": {"labels": {"cost-centre": "1", "kept": "yes"}}}
+    for job in jobs_of(order, SETTINGS, namespace="team", template=template):
+        for labels in (job["metadata"]["labels"], job["spec"]["template"]["metadata"]["labels"]):
+            assert (labels["cost-centre"], labels["prefect.io/flow-run-name"]) == ("7", "my-run")
+            assert (labels[LABEL_TEAM], labels[LABEL_POOL], labels["dsec.io/run-id"]) == (
+                "vision-2", "gpus", order.key.run_id,
+            )  # fmt: skip
+            assert "no key" not in labels
+        assert job["metadata"]["labels"]["kept"] == "yes"
+    (job,) = jobs_of(order_on(["a"]), SETTINGS, namespace="team")
+    assert LABEL_TEAM not in job["metadata"]["labels"]
 
 
 def test_the_key_of_prefect_is_in_no_job_and_the_whole_placement_only_in_the_first() -> None:

@@ -24,6 +24,7 @@ from dsec_workers.clusters.kubernetes.naming import (
     LABEL_MEMBER,
     gang_labels,
     job_name,
+    labels_of_run,
     placement_annotations,
 )
 from dsec_workers.clusters.kubernetes.pod_security import secure
@@ -89,8 +90,11 @@ def _job(
 ) -> Object:
     member = order.placement.members[index]
     job = copy.deepcopy(dict(template))
-    labels = gang_labels(order.key, pool=settings.pool, members=len(order.placement.members))
-    labels[LABEL_MEMBER] = str(index)
+    labels = {
+        **labels_of_run(order.labels, team=order.team),
+        **gang_labels(order.key, pool=settings.pool, members=len(order.placement.members)),
+        LABEL_MEMBER: str(index),
+    }
     annotations = {
         **placement_annotations(member),
         **annotation(order.request),

@@ -18,6 +18,7 @@ from dsec_workers.clusters.protocol import GangKey
 LABEL_POOL = "dsec.io/pool"
 LABEL_MEMBER = "dsec.io/member"
 LABEL_MEMBERS = "dsec.io/members"
+LABEL_TEAM = "dsec.io/team"
 ANNOTATION_NODE = "dsec.io/node"
 ANNOTATION_DEVICES = "dsec.io/devices"
 ANNOTATION_NAME = "dsec.io/run-name"
@@ -29,6 +30,8 @@ FIELD_MANAGER = "dsec"
 _UNFIT = re.compile(r"[^a-z0-9-]+")
 _LABEL_UNFIT = re.compile(r"[^A-Za-z0-9_.-]+")
 _LONGEST_NAME = 63
+_OURS = "dsec.io/"
+_LABEL_KEY = re.compile(r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 
 
 def job_name(key: GangKey, member: int) -> str:
@@ -50,7 +53,17 @@ def gang_labels(key: GangKey, *, pool: str, members: int) -> dict[str, str]:
 
 def label_value(text: str) -> str:
     """`text` as a label may hold it."""
-    return _LABEL_UNFIT.sub("-", text).strip("-_.")[:_LONGEST_NAME]
+    return _LABEL_UNFIT.sub("-", text)[:_LONGEST_NAME].strip("-_.")
+
+
+def labels_of_run(given: Mapping[str, str], *, team: str) -> dict[str, str]:
+    """What a run's own form and Prefect want on its objects, and whose it is; what no label may be is left out."""
+    found = {
+        key: label_value(str(value))
+        for key, value in given.items()
+        if _LABEL_KEY.fullmatch(key) and not key.startswith(_OURS)
+    }
+    return {**found, **({LABEL_TEAM: label_value(team)} if team else {})}
 
 
 def key_of(item: Mapping[str, Any]) -> GangKey | None:
