@@ -14,7 +14,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 
-from dsec_blocks.ledger import evictions, prefetches, resuming, schema
+from dsec_blocks.ledger import durations, evictions, prefetches, resuming, schema
 from dsec_blocks.ledger.decisions import Decision
 from dsec_blocks.ledger.resuming import Resumption, Unavailable
 from dsec_blocks.ledger.rows import GANG_COLUMNS, chunks, fresh_attempt, gangs_of
@@ -248,6 +248,9 @@ def _write(
     reserved: Sequence[Mapping[str, Any]],
     now: float,
 ) -> None:
+    expected: dict[str, float | None] = {}
+    for pool in sorted({gang.pool for _, gang in won}):
+        expected |= durations.expectations(connection, pool, [gang for _, gang in won if gang.pool == pool])
     for lifted in (False, True):
         changed = [
             {
@@ -255,6 +258,7 @@ def _write(
                 "to": gang.placement.to_json(),
                 "until": gang.expires_at,
                 "condition": gang.conditional_until,
+                "expects": expected[gang.run_id],
             }
             for request, gang in won
             if request.lifted is lifted and gang.placement is not None
@@ -267,6 +271,7 @@ def _write(
                 "admitted_at": now,
                 "expires_at": sa.bindparam("until"),
                 "conditional_until": sa.bindparam("condition"),
+                "expected_seconds": sa.bindparam("expects"),
             }
             values |= fresh_attempt() | (_lift() if lifted else {})
             connection.execute(

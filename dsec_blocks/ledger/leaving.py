@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from dsec_blocks.ledger import evictions, prefetches, reservations, resuming, schema
+from dsec_blocks.ledger import durations, evictions, prefetches, reservations, resuming, schema
+from dsec_blocks.ledger.rows import GANG_COLUMNS, chunks, gangs_of
 from dsec_blocks.ledger.transaction import Fence, Transactions
-from dsec_blocks.model.gangs import HOLDING_STATES, GangState, Placement
+from dsec_blocks.model.gangs import HOLDING_STATES, Gang, GangState, Placement
 
 _gangs = schema.gangs
 
@@ -89,7 +90,20 @@ class Leaving(Transactions):
             going_on = resuming.on_their_way(connection, [run_id for run_id, *_ in ends])
             over = [run_id for run_id, attempt, _ in ends if going_on.get(run_id) == attempt]
             resuming.give_up(connection, over, now=now)
-            return [_end(connection, *end, now=now) for end in ends]
+            before = _alive(connection, [run_id for run_id, _, state in ends if state not in durations.SAY_NOTHING])
+            ended = [_end(connection, *end, now=now) for end in ends]
+            states = {run_id: state for (run_id, _, state), done in zip(ends, ended, strict=True) if done}
+            durations.count(connection, fence.pool, states, [g for g in before if g.run_id in states], now=now)
+            return ended
+
+
+def _alive(connection: sa.Connection, run_ids: Sequence[str]) -> list[Gang]:
+    """Those of the gangs that have not ended yet."""
+    found: list[Gang] = []
+    for some in chunks(sorted(set(run_ids))):
+        query = sa.select(*GANG_COLUMNS).where(_gangs.c.run_id.in_(some), _gangs.c.state != GangState.ENDED)
+        found += gangs_of(connection.execute(query).all())
+    return found
 
 
 def _release(connection: sa.Connection, run_id: str, attempt: int, *, now: float) -> bool:

@@ -5,6 +5,7 @@ from dsec_blocks.ledger.arrivals import Seen
 from dsec_blocks.ledger.backup import Backup
 from dsec_blocks.ledger.check import Check
 from dsec_blocks.ledger.decisions import Decisions
+from dsec_blocks.ledger.durations import Durations
 from dsec_blocks.ledger.evictions import Evictions
 from dsec_blocks.ledger.figures import PoolFigures
 from dsec_blocks.ledger.fills import Fills
@@ -34,6 +35,7 @@ class Ledger(
     Leadership,
     Queue,
     Seen,
+    Durations,
     Admission,
     Starting,
     Progress,

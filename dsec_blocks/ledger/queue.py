@@ -5,7 +5,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from dsec_blocks.ledger import arrivals, schema
+from dsec_blocks.ledger import arrivals, durations, schema
 from dsec_blocks.ledger.rows import GANG_COLUMNS, chunks, gang_of, gangs_of, insert_new, request_text, row_of
 from dsec_blocks.ledger.transaction import Fence, Transactions
 from dsec_blocks.model.gangs import Gang, GangState
@@ -44,9 +44,11 @@ class Queue(Transactions):
         update = sa.update(_gangs).where(_gangs.c.run_id == sa.bindparam("known")).values(**binds)
         with self.transaction(at="ledger.enqueue", fence=fence) as connection:
             if unknown:
+                new = {row["run_id"] for row in unknown}
+                expected = durations.expectations(connection, fence.pool, [g for g in gangs if g.run_id in new])
+                unknown = [{**row, "expected_seconds": expected[row["run_id"]]} for row in unknown]
                 insert_new(connection, _gangs, unknown)
-                names = {row["run_id"] for row in unknown}
-                arrivals.count(connection, fence.pool, [gang.request for gang in gangs if gang.run_id in names])
+                arrivals.count(connection, fence.pool, [gang.request for gang in gangs if gang.run_id in new])
             if changed:
                 connection.execute(update.where(_gangs.c.state == GangState.WAITING), changed)
             if again:

@@ -118,6 +118,7 @@ def row_of(gang: Gang) -> dict[str, Any]:
         "parent_run_id": gang.parent_run_id,
         "created_by": gang.created_by,
         "tags": list(gang.tags),
+        "deployment": gang.deployment,
     }
 
 

@@ -6,7 +6,7 @@ epoch. Nested values are JSON. There is nothing here that SQLite and PostgreSQL 
 
 import sqlalchemy as sa
 
-REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0010", "0011")
+REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0010", "0011", "0012")
 """Every schema revision, oldest first. A database at any other one was written by a newer DSec."""
 HEAD = REVISIONS[-1]
 VERSION_TABLE = "dsec_schema"
@@ -99,6 +99,8 @@ gangs = sa.Table(
     sa.Column("lifted", sa.Boolean, nullable=False, server_default=sa.false()),
     sa.Column("conditional_until", sa.Float),
     sa.Column("resumes_at", _Json),
+    sa.Column("deployment", sa.Text, nullable=False, server_default=""),
+    sa.Column("expected_seconds", sa.Float),
     sa.Index("gangs_by_state", "pool", "state"),
 )
 
@@ -280,4 +282,13 @@ arrivals = sa.Table(
     sa.Column("kind", sa.Text, primary_key=True),
     sa.Column("weight", sa.Float, nullable=False),
     sa.Column("at", sa.BigInteger, nullable=False),
+)
+
+durations = sa.Table(
+    "durations",
+    metadata,
+    sa.Column("pool", sa.Text, primary_key=True),
+    sa.Column("history", sa.Text, primary_key=True),
+    sa.Column("seconds", _Json, nullable=False),
+    sa.Column("at", sa.Float, nullable=False),
 )

@@ -122,5 +122,9 @@ class Gang:
     """Time sharing has given it its one lift."""
     conditional_until: float | None = None
     """The current attempt passed the head of line on the condition that it can be evicted for it from then on."""
+    deployment: str = ""
+    """Its deployment, or its flow if it has none, by id: what its history goes by."""
+    expected_seconds: float | None = None
+    """What runs like it had lasted when it came, or was last admitted: from the first start on; None: nothing known."""
     resumes_at: Placement | None = None
     """While it leaves to go on elsewhere, smaller or larger: where; its next attempt has that until `expires_at`."""

@@ -213,6 +213,11 @@ def test_a_running_gang_grows_only_where_that_pays_ten_times_and_nobody_waits():
     # 4 devices × idle seconds against 10 × 4 × (10 + 30): it pays from 400 s on.
     assert decide(cluster(nodes, held), policy=Policy(resizing=True, idle_horizon_seconds=399)).growths == ()
     assert decide(cluster(nodes, held), policy=Policy(resizing=True, idle_horizon_seconds=401)).growths != ()
+    # Nor does it pay for a gang that will soon be over, by its contract or by what runs like it have lasted.
+    for left, pays in ((399, False), (401, True)):
+        for known in ({"max_runtime_seconds": 3600.0 + left}, {"expected_seconds": 3600.0 + left}):
+            ends = [elastic("n0/0-1", "n1/0-1", most=4, ran=3600.0, **known)]
+            assert bool(decide(cluster(nodes, ends), policy=SIZES).growths) == pays, (left, known)
     blocked = decide(cluster(nodes, held), waiting("x", "4x2"), waiting("y", "4x2"), policy=SIZES)
     assert blocked.growths == ()
     lately = [elastic("n0/0-1", "n1/0-1", moved_at=NOW - 60)]

@@ -197,3 +197,30 @@ def test_a_gang_over_its_quota_casts_no_shadow():
     snapshot = cluster(TWO, [busy(team="a")], [team("a", 4, borrow=4), team("b", 4)])
     result = decide(snapshot, waiting("over", "2x4", waited=900), waiting("next", "1x4", team="b", waited=1))
     assert list(admitted(result)) == ["next"] and result.shadows == ()
+
+
+def test_runs_like_it_that_have_ended_say_when_a_gang_without_max_runtime_leaves():
+    """The estimate was one hour for everybody, doubled with each hour."""
+    nodes = [node("n1", 8)]
+
+    def eta(**known):
+        held = running("long", "n1/0-7", ran=60.0, **known)
+        return decide(cluster(nodes, [held]), waiting("head", "8")).holds[0].eta
+
+    assert eta() == NOW - 60.0 + POLICY.default_runtime_seconds
+    assert eta(expected_seconds=100.0) == NOW + 40.0
+    assert eta(expected_seconds=50.0) == NOW + 40.0, "doubled once it is outlived"
+    assert eta(expected_seconds=100.0, max_runtime_seconds=600.0) == NOW + 540.0, "a contract says more"
+
+
+def test_the_estimates_of_those_who_wait_behind_each_other_add_up():
+    held = running("now", "n1/0-7", ran=0.0, expected_seconds=100.0)
+    queue = [waiting("first", "8", expected_seconds=30.0, waited=90), waiting("second", "8")]
+    holds = decide(cluster([node("n1", 8)], [held]), *queue).holds
+    assert {hold.run_id: hold.eta for hold in holds} == {"first": NOW + 100.0, "second": NOW + 130.0}
+
+
+def test_what_has_been_learned_gives_no_right_to_pass():
+    held = [running("long", "n1/0-3", max_runtime_seconds=7200.0, ran=0.0)]
+    queue = [waiting("head", "8", waited=14_000), waiting("short", "4", expected_seconds=5.0, preemptible=False)]
+    assert decide(cluster([node("n1", 8)], held), *queue).admits == ()

@@ -225,6 +225,7 @@ class Intake:
             parent_run_id=await self._parent(term, run),
             created_by=created_by(run),
             tags=run.tags,
+            deployment=run.deployment_id or str(run.raw.get("flow_id") or ""),
         )
 
     async def _sweep(self, term: Term, now: float) -> None:

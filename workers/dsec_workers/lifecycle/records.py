@@ -12,6 +12,7 @@ from dsec_blocks.ledger import Arrivals, Eviction, Holding
 from dsec_blocks.ledger.arrivals import request_of
 from dsec_blocks.model.bulk import builder
 from dsec_blocks.model.devices import Node
+from dsec_blocks.model.durations import seconds_left
 from dsec_blocks.model.gangs import HOLDING_STATES, Gang, GangState
 from dsec_blocks.model.teams import Team
 from dsec_workers.lifecycle.orders import Orders
@@ -56,6 +57,7 @@ def queued(
         evicted_for=evicted_for,
         seconds_saved=seconds_saved,
         attained_seconds=gang.attained_seconds,
+        expected_seconds=_expected(gang),
         waiting_since=gang.waiting_since,
         lifted=gang.lifted,
     )
@@ -104,7 +106,16 @@ def running_gang(
         created_by=gang.created_by,
         tags=gang.tags,
         attained_seconds=gang.attained_seconds,
+        expected_seconds=_expected(gang),
     )
+
+
+def _expected(gang: Gang) -> float | None:
+    """Seconds that its next (or present) attempt is expected to last."""
+    expected, devices = gang.expected_seconds, gang.request.devices
+    if expected is None or not gang.attained_seconds or not devices:
+        return expected
+    return seconds_left(expected, gang.attained_seconds / devices)
 
 
 def _records(

@@ -254,7 +254,7 @@ class Attempts:
             trial.make_way(option, numbers)
         for home in chosen.homes:
             trial.move_in(home)
-        end = trial.now + expected_runtime(kind.request, trial.policy)
+        end = trial.now + expected_runtime(kind.request, trial.policy, learned=gang.expected_seconds)
         trial.take(kind, taken, seats.nodes, min(end, trial.conditional.get(gang.run_id, inf)))
         admit = Admit(
             run_id=gang.run_id,

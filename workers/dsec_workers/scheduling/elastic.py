@@ -18,7 +18,7 @@ from dsec_workers.scheduling.fleet import Bools, Ints
 from dsec_workers.scheduling.order import GangClass
 from dsec_workers.scheduling.placement import LEVELS, Shape, find_seats, pick_devices, placement_of
 from dsec_workers.scheduling.room import view_of
-from dsec_workers.scheduling.shadow import kept_devices
+from dsec_workers.scheduling.shadow import expected_end, kept_devices
 from dsec_workers.scheduling.snapshot import RunningGang
 from dsec_workers.scheduling.trial import Trial
 
@@ -100,7 +100,7 @@ def grow(trial: Trial, waits_for_room: Callable[[RunningGang], bool]) -> list[Re
         added, members = found
         overhead = overhead_seconds(gang.checkpoint_seconds, gang.restart_seconds, policy)
         price = overhead * len(gang.placement.devices)
-        if len(added) * policy.idle_horizon_seconds < policy.growth_worth * price:
+        if len(added) * _idle_seconds(trial, gang) < policy.growth_worth * price:
             continue
         trial.free.take(added)
         trial.soon.take(added)
@@ -109,6 +109,14 @@ def grow(trial: Trial, waits_for_room: Callable[[RunningGang], bool]) -> list[Re
         cost = resize_cost(gang, len(placement.devices), policy, trial.now)
         growths.append(Resize(run_id=gang.run_id, placement=placement, cost=cost))
     return growths
+
+
+def _idle_seconds(trial: Trial, gang: RunningGang) -> float:
+    """How long devices would stay idle that the gang could use: no longer than it is expected to run itself."""
+    horizon = trial.policy.idle_horizon_seconds
+    if gang.request.max_runtime_seconds is None and gang.expected_seconds is None:
+        return horizon
+    return min(horizon, expected_end(gang, trial.policy, trial.now) - trial.now)
 
 
 def _may_grow(trial: Trial, gang: RunningGang) -> bool:

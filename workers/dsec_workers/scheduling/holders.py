@@ -16,7 +16,8 @@ from dsec_workers.scheduling.seen import Seen, grown
 from dsec_workers.scheduling.snapshot import RunningGang
 
 _FLOATS = (
-    "started_at", "first_commit_at", "max_runtime", "grace", "conditional_until", "checkpoint", "moved_at", "attained",
+    "started_at", "first_commit_at", "max_runtime", "expected", "grace", "conditional_until", "checkpoint", "moved_at",
+    "attained",
 )  # fmt: skip
 _INTS = ("team", "devices", "priority", "members", "least", "stranded", "cpu_milli", "memory_mib")
 _BOOLS = ("evictable", "evicting", "promised", "endless", "shares")
@@ -30,6 +31,8 @@ class Slots:
     started_at: Floats
     first_commit_at: Floats
     max_runtime: Floats
+    expected: Floats
+    """Seconds from start to end, by runs like it."""
     grace: Floats
     conditional_until: Floats
     checkpoint: Floats
@@ -66,7 +69,7 @@ class Slots:
 
     def expected_ends(self, policy: Policy, now: float) -> Floats:
         """When each is expected to leave its devices; see `shadow.expected_end`, which says the same of one."""
-        default = policy.default_runtime_seconds
+        default = np.where(self.expected > 0, self.expected, policy.default_runtime_seconds)
         elapsed = now - self.started_at
         doubled = np.ldexp(default, np.frexp(np.maximum(elapsed / default, 0.5))[1])
         runtime = np.where(elapsed < default, default, doubled)
@@ -130,6 +133,7 @@ class Holders:
             gang.started_at,
             nan if gang.first_commit_at is None else gang.first_commit_at,
             nan if request.max_runtime_seconds is None else request.max_runtime_seconds,
+            nan if gang.expected_seconds is None else gang.expected_seconds,
             request.grace_seconds,
             nan if gang.conditional_until is None else gang.conditional_until,
             nan if gang.checkpoint_seconds is None else gang.checkpoint_seconds,

@@ -156,7 +156,8 @@ class Holds:
         expected: list[tuple[Ints, Shape, float]] = []
         for keep in (k for k in trial.kept if not k.pledge):
             etas[keep.number] = keep.start
-            end = keep.start + expected_runtime(keep.request, self.trial.policy)
+            learned = trial.queue[keep.number].expected_seconds
+            end = keep.start + expected_runtime(keep.request, trial.policy, learned=learned)
             times[keep.devices] = end
             expected.append((keep.nodes, keep.shape, end))
         seen: dict[str, int] = {}
@@ -175,7 +176,8 @@ class Holds:
             if found is None:
                 continue
             etas[number] = max(found[0], kind.backing_off_until or 0.0)
-            end = etas[number] + expected_runtime(kind.request, self.trial.policy)
+            learned = trial.queue[number].expected_seconds
+            end = etas[number] + expected_runtime(kind.request, trial.policy, learned=learned)
             times[np.concatenate(found[2])] = end
             expected.append((found[1].nodes, shape, end))
         return etas

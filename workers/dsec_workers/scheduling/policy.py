@@ -90,7 +90,7 @@ class Policy:
     growth_worth: float = 10.0
     """Growth must bring this many times the device-seconds that resizing costs."""
     idle_horizon_seconds: float = 3600.0
-    """How long devices that nobody waits for are expected to stay idle."""
+    """How long devices that nobody waits for are expected to stay idle, at most."""
     time_sharing: bool = False
     """See `dsec_workers.scheduling.time_sharing`."""
     level_device_seconds: tuple[float, ...] = (3600.0, 36_000.0, 360_000.0)
@@ -99,7 +99,7 @@ class Policy:
     """Who has waited so many times what it has run is lifted to the first level, once."""
 
     default_runtime_seconds: float = 3600.0
-    """Expected runtime of a gang without max_runtime; only for estimates."""
+    """Expected runtime of a gang without max_runtime of whose like too few have ended; only for estimates."""
     eta_positions: int = 20
     """Waiting gangs per resource pool that get an estimate."""
     conditional_worth: float = 5.0

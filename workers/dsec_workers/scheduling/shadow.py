@@ -21,13 +21,17 @@ from dsec_workers.scheduling.room import view_of
 from dsec_workers.scheduling.snapshot import RunningGang, Snapshot
 
 
-def expected_runtime(request: GangRequest, policy: Policy, elapsed: float = 0.0) -> float:
-    """Seconds from start to end: the contract, else the default doubled until it exceeds what has elapsed."""
+def expected_runtime(
+    request: GangRequest, policy: Policy, elapsed: float = 0.0, *, learned: float | None = None
+) -> float:
+    """Seconds from start to end: the contract, else what runs like it lasted (the default where nothing is known),
+    doubled until it exceeds what has elapsed.
+    """
     if request.max_runtime_seconds is not None:
         return request.max_runtime_seconds
     if request.kind is Kind.INFERENCE:
         return inf
-    default = policy.default_runtime_seconds
+    default = policy.default_runtime_seconds if learned is None else learned
     return default if elapsed < default else ldexp(default, frexp(elapsed / default)[1])
 
 
@@ -35,7 +39,7 @@ def expected_end(gang: RunningGang, policy: Policy, now: float) -> float:
     """When the gang's devices are expected to be free; never in the past. A passer leaves when its condition says."""
     if gang.evicting:
         return now + gang.request.grace_seconds
-    end = gang.started_at + expected_runtime(gang.request, policy, now - gang.started_at)
+    end = gang.started_at + expected_runtime(gang.request, policy, now - gang.started_at, learned=gang.expected_seconds)
     return max(now, end if gang.conditional_until is None else min(end, gang.conditional_until))
 
 

@@ -48,6 +48,8 @@ class QueuedGang:
     """The gangs it was ever evicted for: it evicts none of them in turn."""
     attained_seconds: float = 0.0
     """Device-seconds that its earlier attempts have had, for time sharing; counted anew from a lift."""
+    expected_seconds: float | None = None
+    """How long its next attempt will last, by runs like it that have ended; None: nothing known. For estimates only."""
     waiting_since: float | None = None
     """When it came (back) into the queue; None: at `eligible_at`."""
     lifted: bool = False
@@ -82,6 +84,8 @@ class RunningGang:
     tags: tuple[str, ...] = ()
     attained_seconds: float = 0.0
     """Device-seconds that it had before this attempt, for time sharing."""
+    expected_seconds: float | None = None
+    """How long this attempt will last, by runs like it that have ended; None: nothing known. For estimates only."""
     moved_at: float | None = None
     """When it was last moved or resized for others."""
 
