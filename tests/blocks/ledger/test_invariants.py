@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from dsec_blocks.ledger import Ledger
+from dsec_blocks.ledger import Ledger, Resumption
 from dsec_blocks.model.errors import ReservationConflict, StaleAttempt
 from dsec_blocks.model.gangs import HOLDING_STATES, GangState
 from tests.blocks.ledger.gangs import POOL, known, on, waiting
@@ -18,6 +18,7 @@ from tests.fixtures.clock import ManualClock
 RUNS = tuple(f"r{n}" for n in range(4))
 DEVICES = tuple(f"n{n}/{d}" for n in range(2) for d in range(3))
 runs = st.sampled_from(RUNS)
+places = st.sets(st.sampled_from(DEVICES), max_size=2)
 attempts_back = st.sampled_from([0, 0, 0, 0, 1])
 """Now and then an event comes from the attempt before."""
 
@@ -75,19 +76,22 @@ class LedgerMachine(RuleBasedStateMachine):
         self.submitted.setdefault(run_id, self.clock.now())
 
     @rule(run_id=runs, devices=st.sets(st.sampled_from(DEVICES), max_size=4), victims=st.sets(runs, max_size=2))
-    def admit(self, run_id: str, devices: set[str], victims: set[str]) -> None:
+    def admit(
+        self, run_id: str, devices: set[str], victims: set[str], resumptions: tuple[Resumption, ...] = ()
+    ) -> None:
         before = (self.ledger.gang(run_id), self.ledger.holders(POOL), self.ledger.evictions(POOL))
         expires_at = self.clock.now() + 60
         try:
             gang = self.ledger.admit(
-                self.fence, run_id, on(*sorted(devices)), victims=sorted(victims - {run_id}), expires_at=expires_at
-            )
+                self.fence, run_id, on(*sorted(devices)), victims=sorted(victims - {run_id}), expires_at=expires_at,
+                resumptions=resumptions,
+            )  # fmt: skip
         except ReservationConflict:
             assert before == (self.ledger.gang(run_id), self.ledger.holders(POOL), self.ledger.evictions(POOL))
             return
         assert before[0] is not None and gang.attempt == before[0].attempt + 1
-        mine = {holding.device for holding in self.ledger.holders(POOL) if holding.run_id == run_id}
-        assert mine == devices
+        mine = [holding for holding in self.ledger.holders(POOL) if holding.run_id == run_id]
+        assert {holding.device for holding in mine if holding.attempt == gang.attempt} == devices
 
     @rule(run_id=runs, devices=st.sets(st.sampled_from(DEVICES), min_size=1, max_size=3))
     def run(self, run_id: str, devices: set[str]) -> None:
@@ -96,14 +100,50 @@ class LedgerMachine(RuleBasedStateMachine):
         self.claim_and_launch(run_id, 0)
         self.started(run_id, 0)
 
-    @rule(run_id=runs, more=st.sets(st.sampled_from(DEVICES), max_size=2), pick=st.integers(0, 9))
-    def preempt(self, run_id: str, more: set[str], pick: int) -> None:
+    @rule(run_id=runs, more=st.sets(st.sampled_from(DEVICES), max_size=2), pick=st.integers(0, 9), to=places)
+    def preempt(self, run_id: str, more: set[str], pick: int, to: set[str]) -> None:
         self.enqueue(run_id)
         running = [g for g in self.ledger.gangs(POOL, {GangState.RUNNING}) if g.run_id != run_id]
         if running:
             victim = running[pick % len(running)]
             assert victim.placement is not None
-            self.admit(run_id, set(victim.placement.devices) | more, {victim.run_id})
+            wanted = set(victim.placement.devices) | more
+            resumptions = (self._resumption(victim.run_id, to),) if to else ()
+            self.admit(run_id, wanted - to if pick % 2 else wanted, {victim.run_id}, resumptions)
+
+    @rule(pick=st.integers(0, 9), more=st.sets(st.sampled_from(DEVICES), min_size=1, max_size=2))
+    def grow(self, pick: int, more: set[str]) -> None:
+        running = self.ledger.gangs(POOL, {GangState.RUNNING})
+        if running:
+            gang = running[pick % len(running)]
+            assert gang.placement is not None
+            place = self._resumption(gang.run_id, set(gang.placement.devices) | more)
+            told = self.ledger.evict(self.fence, [gang.run_id], why="grows", for_run=gang.run_id, resumption=place)
+            assert known(self.ledger, gang.run_id).resumes_at == (place.placement if told else None)
+
+    @rule(run_id=runs)
+    def goes_on(self, run_id: str) -> None:
+        """From wherever it is on its way, to where it was to go."""
+        gang = self.ledger.gang(run_id)
+        if gang is None or gang.resumes_at is None:
+            return
+        self.ledger.leave(self.fence, run_id, gang.attempt, {"kind": "evicted"})
+        assert self.ledger.requeue(self.fence, run_id, gang.attempt, evicted=True, resume_by=self.clock.now() + 60)
+        self.counted[run_id] = self.counted.get(run_id, 0) + 1
+        gone_on = known(self.ledger, run_id)
+        assert (gone_on.state, gone_on.placement) == (GangState.RESERVED, gang.resumes_at)
+        assert gone_on.attempt == gang.attempt + 1
+
+    @rule(run_id=runs)
+    def does_not_get_there_in_time(self, run_id: str) -> None:
+        gang = self.ledger.gang(run_id)
+        if gang is not None and gang.resumes_at is not None:
+            self.ledger.undo_admission(self.fence, run_id, gang.attempt + 1, why="late")
+            assert known(self.ledger, run_id).resumes_at is None
+
+    def _resumption(self, run_id: str, devices: set[str]) -> Resumption:
+        until = self.clock.now() + 60
+        return Resumption(run_id=run_id, placement=on(*sorted(devices)), why="goes on", expires_at=until)
 
     @rule(run_id=runs, back=attempts_back)
     def claim_and_launch(self, run_id: str, back: int) -> None:
@@ -168,8 +208,12 @@ class LedgerMachine(RuleBasedStateMachine):
         assert len({(h.device, h.turn) for h in holdings}) == len(holdings)
         for run_id in {h.run_id for h in holdings}:
             gang = known(self.ledger, run_id)
+            held = {h.device for h in holdings if (h.run_id, h.attempt) == (run_id, gang.attempt)}
+            coming = {h.device for h in holdings if (h.run_id, h.attempt) == (run_id, gang.attempt + 1)}
+            assert len(held) + len(coming) == sum(h.run_id == run_id for h in holdings)
             assert gang.placement is not None
-            assert {h.device for h in holdings if h.run_id == run_id} == set(gang.placement.devices)
+            assert held in (set(gang.placement.devices), set())
+            assert coming == (set(gang.resumes_at.devices) if gang.resumes_at is not None else set())
 
     @invariant()
     def first_submit_times_and_evictions_are_kept(self) -> None:
