@@ -98,6 +98,9 @@ def test_only_who_has_the_token_is_answered(home: Home, tmp_path: Path) -> None:
             assert "token is missing or wrong" in answer.json()["error"]
     answer = httpx.post(home.client.address.url + "/prefetch", json={"uri": str(tmp_path)}, timeout=SECONDS)
     assert answer.status_code == 401
+    for path in ("/alive", "/ready"):
+        answer = httpx.get(home.client.address.url + path, timeout=SECONDS)
+        assert answer.json() == {"ok": answer.status_code == 200}, "a kubelet has no token, and is told nothing else"
     token.write_text("something else")
     with pytest.raises(AgentError, match="token is missing or wrong"):
         home.client.health()
@@ -261,6 +264,8 @@ def test_an_agent_without_a_ledger_serves_and_says_what_is_missing(home: Home, t
     assert told["state"] == "done"
     eventually(lambda: not home.client.health()["ok"], "it says so")
     assert "127.0.0.1" in json.dumps(home.client.health()["troubles"])
+    asked = [httpx.get(f"{home.client.address.url}{path}", timeout=SECONDS) for path in ("/ready", "/alive")]
+    assert [answer.status_code for answer in asked] == [503, 200], "no restart would cure that"
 
 
 def test_a_directory_that_is_no_cache_is_refused_at_the_start(home: Home, tmp_path: Path) -> None:

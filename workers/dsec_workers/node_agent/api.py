@@ -76,6 +76,8 @@ class Api:
         """The ASGI application."""
         return Starlette(
             routes=[
+                Route("/alive", self.alive),
+                Route("/ready", self.ready),
                 Route("/health", self._guarded(self.health)),
                 Route("/inventory", self._guarded(self.inventory)),
                 Route("/metrics", self.metrics if self._metrics_are_open else self._guarded(self.metrics)),
@@ -85,6 +87,15 @@ class Api:
                 Route("/prefetch/{id}", self._guarded(self.cancel), methods=["DELETE"]),
             ]
         )
+
+    async def alive(self, request: Request) -> Response:
+        """Asked by a kubelet, which has no token and learns nothing: an agent that stands still does not answer."""
+        return JSONResponse({"ok": True})
+
+    async def ready(self, request: Request) -> Response:
+        """Whether the agent works, and no more than that; 503 while it cannot reach what it needs. Needs no token."""
+        is_well = (await run_in_threadpool(self._health))["ok"]
+        return JSONResponse({"ok": is_well}, status_code=200 if is_well else 503)
 
     async def health(self, request: Request) -> Response:
         """Whether the agent works; 503 while it cannot reach what it needs."""
