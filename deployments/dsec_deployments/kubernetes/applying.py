@@ -7,12 +7,11 @@ from typing import Any
 
 from dsec_blocks.model.clock import Clock
 from dsec_blocks.model.errors import ClusterError, DsecError
-from dsec_deployments.kubernetes.chart import Object
-from dsec_deployments.kubernetes.kinds import Kinds
+from dsec_deployments.kubernetes.chart import OWNER, Object
+from dsec_deployments.kubernetes.kinds import Kinds, name_of
 from dsec_workers.clusters.kubernetes.api import Api
 from dsec_workers.clusters.kubernetes.errors import ApiError, Forbidden, NotFound
 
-OWNER = "dsec-deploy"
 _LOOK_SECONDS = 0.5
 _NOT_OURS = ("metadata", "status")
 
@@ -31,7 +30,7 @@ class Difference:
     namespace: str
     name: str
     what: str
-    """new, changed or unchanged."""
+    """new, changed, unchanged, or gone where it is taken away."""
     fields: tuple[str, ...] = ()
     """Paths that change."""
 
@@ -58,6 +57,11 @@ async def differences(api: Api, objects: Sequence[Object]) -> list[Difference]:
     return found
 
 
+def taken_away(objects: Sequence[Object]) -> list[Difference]:
+    """What removing these objects does."""
+    return [Difference(kind=item["kind"], **_place(item), what="gone", fields=()) for item in objects]
+
+
 async def apply(api: Api, objects: Sequence[Object], *, progress: Callable[[str], None] = lambda _: None) -> None:
     """Apply all of them, in order; only our own fields are touched.
 
@@ -65,7 +69,7 @@ async def apply(api: Api, objects: Sequence[Object], *, progress: Callable[[str]
     """
     kinds = await Kinds.of(api, objects)
     for number, item in enumerate(objects, 1):
-        progress(f"{number}/{len(objects)} {_name(item)}")
+        progress(f"{number}/{len(objects)} {name_of(item)}")
         await _apply(api, kinds.path(item), item, dry_run=False)
 
 
@@ -89,8 +93,8 @@ async def until_healthy(
         for item in waiting:
             lacks = lacking(await api.get(kinds.path(item)))
             if lacks is not None:
-                lines[_name(item)] = lacks
-        waiting = [item for item in waiting if _name(item) in lines]
+                lines[name_of(item)] = lacks
+        waiting = [item for item in waiting if name_of(item) in lines]
         text = "; ".join(f"{name}: {lacks}" for name, lacks in lines.items())
         waited = clock.monotonic() - began
         if waiting and waited > seconds:
@@ -134,7 +138,7 @@ def _refused(item: Mapping[str, Any], error: ClusterError) -> NotDeployed:
         advice = ". An administrator of the cluster has to apply this, or grant that verb on it"
     elif isinstance(error, NotFound):
         advice = f". Create it: kubectl create namespace {item['metadata'].get('namespace')}"
-    return NotDeployed(f"{_name(item)} is not accepted: {error}{advice}")
+    return NotDeployed(f"{name_of(item)} is not accepted: {error}{advice}")
 
 
 def _changed(before: Mapping[str, Any], after: Mapping[str, Any], at: str = "") -> list[str]:
@@ -160,8 +164,3 @@ def _changed(before: Mapping[str, Any], after: Mapping[str, Any], at: str = "") 
 
 def _place(item: Mapping[str, Any]) -> dict[str, str]:
     return {"namespace": item["metadata"].get("namespace") or "", "name": item["metadata"]["name"]}
-
-
-def _name(item: Mapping[str, Any]) -> str:
-    namespace = item["metadata"].get("namespace")
-    return f"{item['kind']} {namespace + '/' if namespace else ''}{item['metadata']['name']}"

@@ -11,6 +11,8 @@ from dsec_blocks.model.errors import DsecError, InvalidRequest
 from dsec_deployments.control_plane import binaries
 
 Object = dict[str, Any]
+OWNER = "dsec-deploy"
+"""Who we are, as the manager of the fields that we apply and in the objects' labels."""
 RENDER_SECONDS = 60.0
 
 
@@ -49,7 +51,7 @@ def render(
             raise InvalidRequest(f"--values: {path} does not exist")
     helm = binaries.provide(("helm",))["helm"]
     command = [str(helm), "template", release, str(folder()), "--namespace", namespace]
-    command += ["--kube-version", kubernetes_version]
+    command += ["--kube-version", kubernetes_version, "--set", f"managedBy={OWNER}"]
     for path in values:
         command += ["--values", str(path)]
     for assignment in assignments:

@@ -34,17 +34,33 @@ class Kinds:
                     found[version, resource["kind"]] = (resource["name"], bool(resource["namespaced"]))
         return cls(found)
 
+    def collection(self, version: str, kind: str) -> str:
+        """Where all objects of a kind are, in whatever namespace.
+
+        Raises `UnknownKind`.
+        """
+        return f"{_root(version)}/{self._resource(version, kind)[0]}"
+
     def path(self, item: Mapping[str, Any]) -> str:
         """The path of one object.
 
         Raises `UnknownKind`.
         """
-        version, kind = item["apiVersion"], item["kind"]
-        if (version, kind) not in self._resources:
-            raise UnknownKind(f"this cluster has no {kind} in {version}; it is too old, or an extension is missing")
-        name, is_namespaced = self._resources[version, kind]
+        version = item["apiVersion"]
+        name, is_namespaced = self._resource(version, item["kind"])
         place = f"/namespaces/{item['metadata']['namespace']}" if is_namespaced else ""
         return f"{_root(version)}{place}/{name}/{item['metadata']['name']}"
+
+    def _resource(self, version: str, kind: str) -> tuple[str, bool]:
+        if (version, kind) not in self._resources:
+            raise UnknownKind(f"this cluster has no {kind} in {version}; it is too old, or an extension is missing")
+        return self._resources[version, kind]
+
+
+def name_of(item: Mapping[str, Any]) -> str:
+    """An object as people call it: kind, namespace and name."""
+    namespace = item["metadata"].get("namespace")
+    return f"{item['kind']} {namespace + '/' if namespace else ''}{item['metadata']['name']}"
 
 
 def _root(version: str) -> str:

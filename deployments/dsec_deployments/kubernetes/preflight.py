@@ -17,7 +17,7 @@ async def check(api: Api, objects: Sequence[Object]) -> None:
     Raises `InvalidRequest` with what is missing and how to make it. Secrets that we may not read are taken to be well.
     """
     for workload in objects:
-        if workload["kind"] not in ("Deployment", "DaemonSet"):
+        if workload["kind"] not in ("Deployment", "DaemonSet") or workload["spec"].get("replicas") == 0:
             continue
         namespace = workload["metadata"]["namespace"]
         for name, reference in _references(workload):

@@ -7,6 +7,7 @@ import pytest
 from dsec_blocks.model.errors import InvalidRequest
 from dsec_deployments.kubernetes import chart
 from dsec_workers.clusters.kubernetes.api import Object
+from dsec_workers.node_agent.api import Api as AgentApi
 from dsec_workers.settings import WorkerSettings
 from dsec_workers.worker_api import WorkerApi
 from tests.deployments.kubernetes.conftest import rendered
@@ -46,6 +47,18 @@ def test_a_worker_listens_where_its_annotations_its_port_and_its_probes_say() ->
 def test_the_paths_that_the_chart_names_are_answered() -> None:
     api = WorkerApi.__new__(WorkerApi)  # its routes need no worker
     assert {route.path for route in api.app().routes} >= {"/health", "/ready", "/metrics"}  # type: ignore[attr-defined]
+
+
+def test_an_agent_is_probed_by_paths_that_it_answers_without_a_token() -> None:
+    agent = container(rendered("x", "agent.enabled=true"), "DaemonSet", "dsec-agent")
+    for probe, path in [("startupProbe", "/alive"), ("livenessProbe", "/alive"), ("readinessProbe", "/ready")]:
+        assert agent[probe]["httpGet"] == {"path": path, "port": "metrics"}
+        port = agent["command"][agent["command"].index("--port") + 1]
+        assert agent["ports"] == [{"name": "metrics", "containerPort": int(port)}]
+    api = AgentApi.__new__(AgentApi)  # its routes need no cache
+    api._metrics_are_open = True
+    open_to_all = {route.path: route.endpoint for route in api.app().routes}  # type: ignore[attr-defined]
+    assert (open_to_all["/alive"], open_to_all["/ready"]) == (api.alive, api.ready)
 
 
 def test_agents_are_scraped_too_and_nobody_is_where_that_is_switched_off() -> None:

@@ -17,22 +17,45 @@ from dsec_deployments.kubernetes import applying
 from dsec_workers.clusters.kubernetes.api import Api
 from dsec_workers.clusters.kubernetes.credentials import ClusterAccess
 from dsec_workers.clusters.kubernetes.settings import KubernetesSettings
-from tests.deployments.kubernetes.conftest import EVERYTHING, rendered, token_of
+from tests.deployments.kubernetes.conftest import (
+    EVERYTHING,
+    Rights,
+    filled,
+    rendered,
+    rights_of,
+    stated_rights,
+    token_of,
+)
 from tests.fixtures.ports import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
-@pytest.mark.parametrize("values", [(), EVERYTHING], ids=["default", "everything"])
+OFF = {
+    "flowControl.enabled=false": {"FlowSchema", "PriorityLevelConfiguration"},
+    "networkPolicy.enabled=false": {"NetworkPolicy"},
+    "gangs.priorityClass.create=false": {"PriorityClass"},
+    "agent.enabled=false": {"DaemonSet"},
+    "metrics.rules=false": {"ConfigMap"},
+}
+"""What switches a part off, and the kinds that only this part makes."""
+
+
+@pytest.mark.parametrize(
+    "values", [(), EVERYTHING, *((*EVERYTHING, off) for off in OFF), tuple(OFF)],
+    ids=["default", "everything", *OFF, "nothing"],
+)  # fmt: skip
 async def test_every_manifest_is_accepted_by_the_real_api_server_and_none_is_kept(
-    kubernetes_api: Api, namespace: str, values: tuple[str, ...]
+    kubernetes_api: Api, namespace: str, other_namespace: str, values: tuple[str, ...]
 ) -> None:
-    objects = rendered(namespace, *(each.format(namespace=namespace) for each in values))
+    objects = rendered(namespace, *filled(values, namespace, other_namespace))
     found = await applying.differences(kubernetes_api, objects)
     assert {each.what for each in found} == {"new"}
     kinds = {each.kind for each in found}
-    assert {"Deployment", "Role", "ClusterRole", "PriorityClass", "NetworkPolicy", "PodDisruptionBudget"} <= kinds
-    assert {"DaemonSet", "ResourceQuota"} <= kinds or not values
+    assert {"Deployment", "Role", "ClusterRole", "PodDisruptionBudget", "ServiceAccount", "Secret"} <= kinds
+    if EVERYTHING[0] in values:
+        assert {kind for made in OFF.values() for kind in made} - kinds == OFF.get(values[-1], set())
+        assert {each.namespace for each in found if each.kind == "Role"} == {namespace, other_namespace}
     assert {each.what for each in await applying.differences(kubernetes_api, objects)} == {"new"}
 
 
@@ -76,8 +99,8 @@ async def test_it_is_applied_and_healthy_and_a_second_time_changes_nothing(kuber
         assert (await kubernetes_api.get(secret))["data"] == {"KEY": "dmFsdWU="}, "what the worker wrote stays"
         more = await applying.differences(kubernetes_api, rendered(cleared, "worker.replicas=3"))
         assert [(each.kind, each.fields) for each in more if each.what == "changed"] == [
-            ("Deployment", ("spec.replicas",))
-        ]
+            ("Deployment", ("spec.replicas", "spec.template.spec.containers"))
+        ], "a worker knows how many there are"
     finally:
         await kubernetes_api.delete("/api/v1/nodes/chart-node", at="test.node")
 
@@ -89,27 +112,7 @@ async def test_what_does_not_become_healthy_is_said_with_what_is_missing(kuberne
         await applying.until_healthy(kubernetes_api, objects, clock=SystemClock(), seconds=0.5)
 
 
-WORKER = {
-    ("", "nodes"): {"get", "list", "watch"},
-    ("", "pods"): {"get", "list", "watch", "delete"},
-    ("", "pods/log"): {"get"},
-    ("batch", "jobs"): {"get", "list", "watch", "create", "delete"},
-    ("", "events"): {"list", "watch"},
-    ("", "resourcequotas"): {"list", "watch"},
-    ("", "limitranges"): {"list", "watch"},
-    ("resource.k8s.io", "resourceslices"): {"list", "watch"},
-    ("", "secrets/dsec-gangs"): {"get", "patch"},
-}
-"""All that the worker's account may do where gangs run."""
-ELSEWHERE = {
-    ("", "nodes"): {"get", "list", "watch"},
-    ("", "pods"): {"get", "list", "watch"},
-    ("batch", "jobs"): {"get", "list", "watch"},
-    ("resource.k8s.io", "resourceslices"): {"list", "watch"},
-}
-
-
-async def test_no_account_may_do_more_than_is_stated(
+async def test_no_account_may_do_more_than_its_roles_in_the_chart_say(
     kubernetes_api: Api, kubernetes: ControlPlane, cleared: str
 ) -> None:
     objects = [
@@ -128,8 +131,8 @@ async def test_no_account_may_do_more_than_is_stated(
     )
     everybody = await rules_of(kubernetes_api, kubernetes, cleared, "nobody", cleared)
     for account, where, stated in [
-        ("dsec-worker", cleared, WORKER),
-        ("dsec-worker", "default", ELSEWHERE),
+        ("dsec-worker", cleared, stated_rights(objects, "ClusterRole", "Role")),
+        ("dsec-worker", "default", stated_rights(objects, "ClusterRole")),
         ("dsec-member", cleared, {}),
         ("dsec-agent", cleared, {}),
     ]:
@@ -138,9 +141,7 @@ async def test_no_account_may_do_more_than_is_stated(
         assert {what: verbs for what, verbs in mine.items() if verbs} == stated, (account, where)
 
 
-async def rules_of(
-    api: Api, plane: ControlPlane, namespace: str, account: str, where: str
-) -> dict[tuple[str, str], set[str]]:
+async def rules_of(api: Api, plane: ControlPlane, namespace: str, account: str, where: str) -> Rights:
     """What an account may do in a namespace, as the API server tells it itself."""
     token = await token_of(api, namespace, account)
     review = {
@@ -155,14 +156,7 @@ async def rules_of(
     ) as answer:
         status: dict[str, Any] = (await answer.json())["status"]
     assert not status["incomplete"]
-    found: dict[tuple[str, str], set[str]] = {}
-    for rule in status["resourceRules"]:
-        for group in rule["apiGroups"]:
-            for resource in rule["resources"]:
-                for name in rule.get("resourceNames") or [""]:
-                    what = (group, f"{resource}/{name}" if name else resource)
-                    found.setdefault(what, set()).update(rule["verbs"])
-    return found
+    return rights_of(status["resourceRules"])
 
 
 def test_the_store_of_gangs_that_name_none_reaches_the_worker_that_tells_them() -> None:

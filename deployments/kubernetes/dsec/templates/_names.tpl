@@ -11,11 +11,31 @@ app.kubernetes.io/component: {{ .part }}
 {{- define "dsec.labels" -}}
 {{ include "dsec.selector" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ .Release.Service }}
+app.kubernetes.io/managed-by: {{ .Values.managedBy | default .Release.Service }}
+dsec.io/release-namespace: {{ .Release.Namespace }}
 {{- end }}
 {{- define "dsec.image" -}}{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}{{- end }}
 {{- define "dsec.gangNamespaces" -}}
 {{- toJson (.Values.gangs.namespaces | default (list .Release.Namespace)) -}}
+{{- end }}
+{{/* The pool's name as pods of gangs carry it: what `label_value` of the Kubernetes adapter makes of it. */}}
+{{- define "dsec.poolLabel" -}}
+{{ regexReplaceAll "[^A-Za-z0-9_.-]+" .Values.pool "-" | trunc 63 | trimAll "-_." | quote }}
+{{- end }}
+{{/* The lines of a pod that say what else it may go by: `of` is the part's own values. */}}
+{{- define "dsec.placing" -}}
+{{- with .of.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with .of.nodeSelector }}
+nodeSelector: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .of.affinity }}
+affinity: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .of.tolerations }}
+tolerations: {{- toYaml . | nindent 2 }}
+{{- end }}
 {{- end }}
 {{- define "dsec.podSecurity" -}}
 runAsNonRoot: true
