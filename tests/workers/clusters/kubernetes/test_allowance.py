@@ -167,7 +167,8 @@ async def test_t60_a_run_waits_for_its_namespaces_quota_without_a_pod_and_starts
     waits = site.wait("its reason", lambda: (g := site.gang(second)) and g.reason_code and g, seconds=PATIENCE_SECONDS)
     assert (waits.reason_code, waits.state) == ("waits-for-quota", GangState.WAITING)
     assert f"quota gpus: {CARDS}: 2 of 2 used" in waits.reason
-    assert {pod["metadata"]["labels"]["dsec.io/run-id"] for pod in await pods(kubernetes_api, namespace)} == {first}
+    (labels,) = [pod["metadata"]["labels"] for pod in await pods(kubernetes_api, namespace)]
+    assert labels["dsec.io/run-id"] == labels["prefect.io/flow-run-id"] == first and labels["dsec.io/team"] == "default"
     for run in (first, second):
         site.wait_state(run, "COMPLETED", seconds=PATIENCE_SECONDS)
     ended = site.wait_gang(second, GangState.ENDED)
