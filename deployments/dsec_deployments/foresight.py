@@ -75,7 +75,7 @@ def present(ledger: Ledger, pool: str, *, now: float) -> Present:
 def _present(ledger: Ledger, pool: str, *, now: float) -> Present:
     policy = active_policy(ledger, pool)
     nodes, preemptors = ledger.nodes(pool), ledger.preemptors(pool)
-    gangs = ledger.gangs(pool, {*HOLDING_STATES, GangState.WAITING})
+    gangs = ledger.gangs(pool, {*HOLDING_STATES, GangState.LEAVING, GangState.WAITING})
     half_life, weights = policy.usage_half_life_seconds, policy.model_weights
     arrivals = ledger.arrivals(pool)
     snapshot = snapshot_of(

@@ -61,7 +61,7 @@ def capture(
     """The pool as its ledger tells it, as a JSON-ready document without secrets."""
     policy = active_policy(ledger, pool)
     half_life, weights = policy.usage_half_life_seconds, policy.model_weights
-    gangs = ledger.gangs(pool, {*HOLDING_STATES, GangState.WAITING})
+    gangs = ledger.gangs(pool, {*HOLDING_STATES, GangState.LEAVING, GangState.WAITING})
     nodes = ledger.nodes(pool)
     mine = {node.name for node in nodes}
     held = [inventory for name, inventory in ledger.inventories().items() if name in mine]

@@ -47,9 +47,8 @@ class Room:
         """Count the gang's admission, if there is room for it."""
         if self.reason(gang.team) is not None:
             return False
-        leaving = (
-            {v.run_id for v in admit.victims} | {m.run_id for m in admit.moves} | {r.run_id for r in admit.resizes}
-        )
+        # Who moves comes back with as much.
+        leaving = {victim.run_id for victim in admit.victims} | {resize.run_id for resize in admit.resizes}
         if self.allowance is not None and not self.allowance.take(gang, admit.placement, leaving):
             return False
         return self.take(gang.team)

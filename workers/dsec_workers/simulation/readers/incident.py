@@ -1,7 +1,7 @@
 """An incident file as a trace: the pool goes on from that instant, with nobody new.
 
-Nobody knows how long the gangs would have run. Their max_runtime stands in, else the policy's expected runtime,
-doubled by those that have outlived it; services are taken to stay for a week.
+Nobody knows how long the gangs would have run. Their max_runtime stands in, else what runs like them had lasted, else
+the policy's expected runtime, doubled by those that have outlived it; services are taken to stay for a week.
 """
 
 from collections.abc import Sequence
@@ -43,5 +43,6 @@ def read(name: str, snapshot: Snapshot, queue: Sequence[QueuedGang], policy: Pol
 
 def _job(gang: RunningGang | QueuedGang, submit_at: float, since: float, policy: Policy, now: float) -> Job:
     elapsed = now - since
-    left = min(max(1.0, expected_runtime(gang.request, policy, elapsed) - elapsed), STAY_SECONDS)
+    lasts = expected_runtime(gang.request, policy, elapsed, learned=gang.expected_seconds)
+    left = min(max(1.0, lasts - elapsed), STAY_SECONDS)
     return Job(id=gang.run_id, team=gang.team, request=gang.request, submit_at=max(0.0, submit_at), duration=left)
