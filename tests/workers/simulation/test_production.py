@@ -114,9 +114,10 @@ def test_a_gang_that_has_committed_is_evicted_before_its_minimum_run_and_costs_w
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("sharing", [False, True])
 @settings(max_examples=30, deadline=None)
 @given(what=traces())
-def test_not_asking_when_the_answer_is_known_changes_no_decision(what: Trace) -> None:
+def test_not_asking_when_the_answer_is_known_changes_no_decision(sharing: bool, what: Trace) -> None:
     class Always(Production):
         """Asks at every instant."""
 
@@ -125,9 +126,10 @@ def test_not_asking_when_the_answer_is_known_changes_no_decision(what: Trace) ->
             return super().decide(site, now)
 
     nodes = parse_cluster("2x4")
+    policy = Policy(time_sharing=sharing, level_device_seconds=(200.0, 1000.0, 4000.0))
     teams = {"a": team("a", 6), "b": team("b", 2)}
     recordings = [
-        Replay(what, nodes, kind(nodes, teams, Policy(), overheads=Overheads())).run() for kind in (Production, Always)
+        Replay(what, nodes, kind(nodes, teams, policy, overheads=Overheads())).run() for kind in (Production, Always)
     ]
     assert recordings[0].spans == recordings[1].spans
 

@@ -5,13 +5,16 @@ arrived lately, the planner's memory. It is not asked when its answer is known: 
 moment ago, in a cluster where nothing has changed since, is refused too.
 """
 
+from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from math import inf
 
 from dsec_blocks.ledger.arrivals import Arrivals
 from dsec_blocks.model.devices import Node
 from dsec_blocks.model.errors import InvalidRequest
+from dsec_blocks.model.requests import Kind
 from dsec_blocks.model.teams import Team
 from dsec_workers.lifecycle.records import seen
 from dsec_workers.scheduling import Plan, Policy, QueuedGang, RunningGang, Snapshot, build_snapshot, plan
@@ -73,6 +76,8 @@ class Production:
         self._wake: float | None = None
         self._known: dict[str, QueuedGang] = {}
         """Records of those who wait when the replay begins."""
+        self._pauses: list[float] = []
+        """When those of them may start that were backing off."""
         self._evictions_before: dict[str, int] = {}
         self._seen_before: dict[MemberShape, float] = {}
         if beginning is not None:
@@ -84,6 +89,7 @@ class Production:
         self._seen_before = dict(beginning.snapshot.seen)
         self._known = dict(beginning.waiting)
         self._attempts = dict.fromkeys(self._known, 0)
+        self._pauses = [gang.not_before for gang in self._known.values() if gang.not_before is not None]
         self._evictions_before = {gang.run_id: gang.evictions for gang in beginning.snapshot.gangs()}
         for record in beginning.waiting.values():
             self._evictions_before[record.run_id] = record.evictions
@@ -313,7 +319,9 @@ class Production:
         policy = self.policy
         yield from due_times(self.snapshot.gangs(), self.snapshot.shadows, policy, now)
         yield from askings_after(self.snapshot, policy, now)
-        yield from (g.not_before for g in self.waiting.values() if g.not_before is not None and g.not_before > now)
+        yield from (at for at in self._pauses if at > now)
+        lowest, lifts = self._levels_in_line(now) if policy.time_sharing else (0, [])
+        yield from lifts
         for gang in self.snapshot.gangs():
             if gang.evicting or gang.promised:
                 continue
@@ -323,15 +331,28 @@ class Production:
             if gang.first_commit_at is None and settled > now:
                 yield settled
             if policy.time_sharing:
-                had = attained(gang, now)
-                level = next((threshold for threshold in policy.level_device_seconds if threshold > had), None)
-                if level is not None:
-                    yield now + (level - had) / max(1, len(gang.placement.devices))
-        if policy.time_sharing:
-            for waiting in self.waiting.values():
-                if waiting.attained_seconds > 0 and not waiting.lifted and waiting.waiting_since is not None:
-                    ran = waiting.attained_seconds / max(1, waiting.request.devices)
-                    if (lift := waiting.waiting_since + policy.lift_factor * ran) > now:
-                        yield lift
-        if self._evictions:
+                # A level that is not below that of anybody who waits makes no difference.
+                had, levels = attained(gang, now), policy.level_device_seconds
+                level = max(bisect_right(levels, had), lowest)
+                if level < len(levels):
+                    yield now + (levels[level] - had) / max(1, len(gang.placement.devices))
+        if self._evictions and policy.evictions_per_team is not None:
             yield self._evictions[0][0] + policy.eviction_window_seconds
+
+    def _levels_in_line(self, now: float) -> tuple[int, list[float]]:
+        """The smallest level of those who wait, and when the next of them are lifted."""
+        levels, factor = self.policy.level_device_seconds, self.policy.lift_factor
+        lowest, lifts = (0 if self._fresh else len(levels)), []
+        for waiting in self.waiting.values():
+            had, request = waiting.attained_seconds, waiting.request
+            lift = inf
+            if had > 0 and not waiting.lifted:
+                since = waiting.eligible_at if waiting.waiting_since is None else waiting.waiting_since
+                lift = since + factor * had / max(1, request.devices)
+                if lift > now:
+                    lifts.append(lift)
+            if lowest and (had <= 0 or lift <= now or request.kind is not Kind.TRAINING or not request.evictable):
+                lowest = 0
+            elif lowest:
+                lowest = min(lowest, bisect_right(levels, had))
+        return lowest, lifts
