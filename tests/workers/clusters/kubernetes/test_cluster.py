@@ -6,14 +6,19 @@ from typing import Any
 
 import pytest
 
+from dsec_blocks.gateways.clock import SystemClock
 from dsec_blocks.model.devices import Health
 from dsec_blocks.model.errors import ClusterError
+from dsec_blocks.model.gangs import MemberPlacement, Placement
+from dsec_deployments.control_plane.plane import ControlPlane
 from dsec_workers.clusters.kubernetes.api import Api
+from dsec_workers.clusters.kubernetes.cluster import KubernetesCluster
+from dsec_workers.clusters.kubernetes.credentials import ClusterAccess
 from dsec_workers.clusters.kubernetes.gang_jobs import GangJobs
 from dsec_workers.clusters.kubernetes.manifest import jobs_of
 from dsec_workers.clusters.kubernetes.settings import KubernetesSettings
 from dsec_workers.clusters.protocol import DevicesReleased, GangKey, Gone, LaunchOrder, Started
-from tests.workers.clusters.kubernetes.conftest import AT, MakeNodes, OpenCluster, order_on, until
+from tests.workers.clusters.kubernetes.conftest import AT, MakeNodes, OpenCluster, order_on, places, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 IN_NAME = {"has_outposts": False}
@@ -231,6 +236,41 @@ async def test_a_successor_adopts_what_runs_and_hears_its_end(
     assert len(await pods(kubernetes_api, namespace)) == 2
     await second.cluster.stop(order.key, 0.0)
     await second.until(order.key, Gone)
+
+
+async def test_what_nobody_listens_to_does_not_pile_up_in_the_worker_21031_18605(
+    kubernetes: ControlPlane, namespace: str, make_nodes: MakeNodes, open_cluster: OpenCluster,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Issues 21031, 18605: event queues without a bound, and a worker whose memory grows."""
+    nodes = await make_nodes(1)
+    told = await open_cluster(nodes, **IN_NAME)
+    on = [MemberPlacement(node=nodes[0], devices=places(nodes[0], index)) for index in range(3)]
+    orders = [order_on(nodes, placement=Placement(members=(member,))) for member in on]
+    monkeypatch.setattr("dsec_workers.clusters.kubernetes.cluster.EVENTS_AHEAD", 1)
+    api = await Api.connect(ClusterAccess(kubeconfig=kubernetes.kubeconfig))
+    settings = KubernetesSettings(pool=namespace, namespace=namespace, **IN_NAME)
+    deaf = KubernetesCluster(api, settings, clock=SystemClock())
+    await deaf.prepare()
+    try:
+        for order in orders:
+            await told.cluster.launch(order)
+            await told.until(order.key, Started)
+        await deaf.adopt()
+        await until(lambda: deaf._events.full())
+        for order in orders:
+            await told.cluster.stop(order.key, 0.0)
+            await told.until(order.key, Gone)
+        assert deaf._events.qsize() == 1
+        heard: dict[GangKey, list[str]] = {}
+        async with asyncio.timeout(60):
+            async for event in deaf.events():
+                heard.setdefault(event.key, []).append(type(event).__name__)
+                if len(heard) == 3 and all(names[-1] == "Gone" for names in heard.values()):
+                    break
+        assert heard == {order.key: told.kinds(order.key) for order in orders}, "all of it is told, in order"
+    finally:
+        await deaf.close()
 
 
 async def test_a_gang_of_which_only_a_part_was_created_is_completed_by_a_second_launch(

@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from dsec_deployments.control_plane.plane import ControlPlane
-from dsec_workers.clusters.kubernetes.api import Api
+from dsec_workers.clusters.kubernetes.api import Api, Object
 from dsec_workers.clusters.kubernetes.credentials import ClusterAccess
 from dsec_workers.clusters.kubernetes.errors import Forbidden, Overloaded
 from dsec_workers.clusters.kubernetes.gang_jobs import GangJobs
@@ -166,6 +166,53 @@ async def test_a_pod_that_kube_scheduler_preempts_lets_its_whole_gang_checkpoint
         assert ended(done)["exitCode"] == 7
     finally:
         await kubernetes_api.delete(f"{path}/{namespace}", at=AT)
+
+
+async def test_with_a_priority_class_above_the_default_kube_scheduler_takes_no_single_member_from_a_gang(
+    kubernetes_api: Api, namespace: str, two_nodes: list[str], open_cluster: OpenCluster, tmp_path: Path
+) -> None:
+    path = "/apis/scheduling.k8s.io/v1/priorityclasses"
+    ours, theirs = f"{namespace}-gangs", f"{namespace}-foreign"
+    own_class = {"metadata": {"name": ours}, "value": 100000, "preemptionPolicy": "Never"}  # as the chart has it
+    await kubernetes_api.create(path, own_class, at=AT)
+    await kubernetes_api.create(path, {"metadata": {"name": theirs}, "value": 1000}, at=AT)
+    try:
+        told = await open_cluster(two_nodes, priority_class=ours)
+        order = flow(order_on(two_nodes, gpus=2), tmp_path, WAITS)
+        await told.cluster.launch(order)
+        await told.until(order.key, Started)
+        here = {"kubernetes.io/hostname": two_nodes[0]}
+        foreign = shell("foreign", "exit 7", gpus=2, priorityClassName=theirs, nodeSelector=here)
+        await Pods(kubernetes_api, namespace).create(foreign)
+
+        def was_tried(pod: Object) -> bool:
+            return any(each["reason"] == "Unschedulable" for each in pod["status"].get("conditions") or ())
+
+        refused = await Pods(kubernetes_api, namespace).until("foreign", was_tried)
+        assert "preemption: 0/" in refused["status"]["conditions"][0]["message"]
+        assert "nominatedNodeName" not in refused["status"]
+        members = [pod for pod in await pods(kubernetes_api, namespace) if pod["metadata"]["name"] != "foreign"]
+        assert [pod["status"]["phase"] for pod in members] == ["Running", "Running"]
+        assert not any(pod["metadata"].get("deletionTimestamp") for pod in members)
+        assert {(pod["spec"]["priority"], pod["spec"]["preemptionPolicy"]) for pod in members} == {(100000, "Never")}
+        await Pods(kubernetes_api, namespace).delete("foreign")
+        await told.cluster.stop(order.key, 0.0)
+        await told.until(order.key, Gone)
+    finally:
+        for name in (ours, theirs):
+            await kubernetes_api.delete(f"{path}/{name}", at=AT)
+
+
+async def test_autoscalers_are_told_on_every_pod_of_a_gang_not_to_take_its_node_away(
+    kubernetes_api: Api, namespace: str, make_nodes: MakeNodes, open_cluster: OpenCluster
+) -> None:
+    nodes = await make_nodes(2)
+    told = await open_cluster(nodes, has_outposts=False)
+    await told.cluster.launch(order_on(nodes))
+    for pod in await pods_of(kubernetes_api, namespace, 2):
+        annotations = pod["metadata"]["annotations"]
+        assert annotations["cluster-autoscaler.kubernetes.io/safe-to-evict"] == "false"
+        assert annotations["karpenter.sh/do-not-disrupt"] == "true"
 
 
 async def test_a_foreign_pod_that_takes_the_places_between_plan_and_bind_fails_the_start_whole(
