@@ -2,8 +2,13 @@
 
 from typing import Any
 
+import pytest
+
+from dsec_blocks.model.errors import InvalidRequest
+from dsec_workers.clusters.kubernetes.credentials import ClusterAccess
 from dsec_workers.clusters.kubernetes.patience import Patience
 from dsec_workers.clusters.kubernetes.pod_fate import Fate, fate_of
+from dsec_workers.clusters.kubernetes.settings import KubernetesSettings
 from tests.workers.clusters.kubernetes.test_pod_fate import AT_TEN, READY, pod, runs, waits
 
 PULLS = fate_of(pod(phase="Pending", containerStatuses=[waits("ContainerCreating")], conditions=[READY]))
@@ -73,3 +78,13 @@ def test_a_slow_start_is_told_after_a_while_and_again_each_time_it_has_lasted_tw
     assert Patience(count=2, pull_seconds=1.0).news({0: PULLS, 1: PULLS}, AT_TEN + 60.0) == (
         "node n3 is pulling the image (60 s so far), 1 more of its nodes too"
     )
+
+
+def test_the_time_for_pulls_is_a_setting() -> None:
+    def seconds(**environment: str) -> float:
+        access = ClusterAccess()
+        return KubernetesSettings.from_environment("gpus", access=access, environment=environment).pull_seconds
+
+    assert (seconds(), seconds(DSEC_IMAGE_PULL="1h")) == (1200.0, 3600.0)
+    with pytest.raises(InvalidRequest, match="DSEC_IMAGE_PULL"):
+        seconds(DSEC_IMAGE_PULL="long")
