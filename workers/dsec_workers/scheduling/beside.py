@@ -62,7 +62,9 @@ class Beside:
                 ends[slot] = until
             times = ends[found.slot]
             for request, nodes, until in self._changes:
-                found = found.and_of(nodes, *host_needs(request))
+                cpu_milli, memory_mib = host_needs(request)
+                here = np.ones(len(nodes))
+                found = found.and_of(Tenants(np.full(len(nodes), -1), nodes, here * cpu_milli, here * memory_mib))
                 times = np.append(times, np.full(len(nodes), until))
             order = np.lexsort((times, found.node))
             self._tenants, self._ends = found.only(order), times[order]
@@ -75,12 +77,18 @@ class Beside:
         """
         tenants, free = self.tenants, self._less(kept)
         ends = self._ends
-        for nodes, other, until in among:
-            free.cpu_milli[nodes] -= other.cpu_milli
-            free.memory_mib[nodes] -= other.memory_mib
-            tenants = tenants.and_of(nodes, other.cpu_milli, other.memory_mib)
-            ends = np.append(ends, np.full(len(nodes), until))
-        if among:
+        needy = [entry for entry in among if entry[1].cpu_milli or entry[1].memory_mib]
+        if needy:
+            counts = [len(nodes) for nodes, _, _ in needy]
+            more = Tenants(
+                np.full(sum(counts), -1),
+                np.concatenate([nodes for nodes, _, _ in needy]),
+                np.repeat([float(other.cpu_milli) for _, other, _ in needy], counts),
+                np.repeat([float(other.memory_mib) for _, other, _ in needy], counts),
+            )
+            np.subtract.at(free.cpu_milli, more.node, more.cpu_milli)
+            np.subtract.at(free.memory_mib, more.node, more.memory_mib)
+            tenants, ends = tenants.and_of(more), np.append(ends, np.repeat([end for _, _, end in needy], counts))
             order = np.lexsort((ends, tenants.node))
             tenants, ends = tenants.only(order), ends[order]
         return np.maximum(

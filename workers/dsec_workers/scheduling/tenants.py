@@ -26,7 +26,7 @@ class Tenants:
     """One entry a member."""
 
     slot: Ints
-    """Of its gang; −1 where it has none yet."""
+    """Of its gang; −1 of a gang that does not run yet."""
     node: Ints
     cpu_milli: Floats
     memory_mib: Floats
@@ -61,13 +61,13 @@ class Tenants:
         """The members of the gangs in those slots."""
         return self.only(np.append(chosen, False)[self.slot])
 
-    def and_of(self, nodes: Ints, cpu_milli: int, memory_mib: int) -> "Tenants":
-        """One more member on each of `nodes`, of a gang that has no slot."""
+    def and_of(self, others: "Tenants") -> "Tenants":
+        """These and the others."""
         return Tenants(
-            np.append(self.slot, np.full(len(nodes), -1)),
-            np.append(self.node, nodes),
-            np.append(self.cpu_milli, np.full(len(nodes), float(cpu_milli))),
-            np.append(self.memory_mib, np.full(len(nodes), float(memory_mib))),
+            np.concatenate((self.slot, others.slot)),
+            np.concatenate((self.node, others.node)),
+            np.concatenate((self.cpu_milli, others.cpu_milli)),
+            np.concatenate((self.memory_mib, others.memory_mib)),
         )
 
     def leave(self, hosts: Hosts) -> None:
