@@ -135,3 +135,13 @@ async def test_what_helm_installed_is_left_to_helm(kubernetes_api: Api, cleared:
             path = f"/api/v1/namespaces/{cleared}/{item['kind'].lower()}s/{item['metadata']['name']}"
             await kubernetes_api.apply(path, item, owner="helm", at=AT)
     assert not await names(kubernetes_api, cleared)
+
+
+async def test_a_cluster_whose_nodes_another_clusters_worker_uses_needs_no_secrets_of_it(
+    kubernetes_api: Api, kubernetes: ControlPlane, cleared: str, tmp_path: Path
+) -> None:
+    done = dsec(kubernetes, "-n", cleared, "--set=worker.replicas=0", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert {f"ServiceAccount {cleared}/dsec-worker", f"ServiceAccount {cleared}/dsec-member"} <= await names(
+        kubernetes_api, cleared
+    )
