@@ -11,6 +11,8 @@ are offered the same number of runs at a time: `--limit N` there, N declared dev
 
 import argparse
 import asyncio
+import os
+import sys
 import sys
 import tempfile
 from datetime import UTC, datetime, timedelta
@@ -150,3 +152,7 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+    sys.stdout.flush()
+    # The stock worker ran in this process: Prefect's exit hook would offer what is left of its events, one by one and
+    # for an hour, to servers that are gone.
+    os._exit(0)
