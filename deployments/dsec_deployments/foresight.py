@@ -10,19 +10,23 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from dsec_blocks.ledger import Arrivals, Ledger
 from dsec_blocks.model.bulk import nothing_is_garbage
 from dsec_blocks.model.devices import Device, Health, Node
 from dsec_blocks.model.errors import InvalidRequest, UnknownTeam
-from dsec_blocks.model.gangs import HOLDING_STATES, Gang, GangState
+from dsec_blocks.model.gangs import Gang, GangState
 from dsec_blocks.model.reasons import Reason
 from dsec_blocks.model.requests import GangRequest
 from dsec_blocks.model.teams import Team
 from dsec_workers.lifecycle import incidents
 from dsec_workers.lifecycle.data_distance import NOTHING_KNOWN, DataDistance
+from dsec_workers.lifecycle.doors import Doors, doors_as_told
+from dsec_workers.lifecycle.mirror import view_of
 from dsec_workers.lifecycle.orders import standing
-from dsec_workers.lifecycle.records import NOBODY_ARRIVED, queued, seen, snapshot_of
+from dsec_workers.lifecycle.plan_input import Line, facts_of, snapshot_of
+from dsec_workers.lifecycle.records import NOBODY_ARRIVED, queued, seen
 from dsec_workers.lifecycle.rules import active_policy
 from dsec_workers.scheduling.cycle import plan
 from dsec_workers.scheduling.decisions import Admit, Hold, Plan, Shadow
@@ -48,10 +52,22 @@ class Present:
     """What the nodes' caches hold."""
     arrivals: Arrivals = NOBODY_ARRIVED
     """What has arrived so far."""
+    refused: tuple[Hold, ...] = ()
+    """Who is not planned at all: a pause or a run limit of Prefect's keeps them out."""
+    doors: Doors | None = None
+    """What Prefect's pauses and run limits let through; None where they are not known."""
 
     def plan(self, *more: QueuedGang) -> Plan:
         """The next plan, if these were waiting too."""
         return plan(self.snapshot, [*self.waiting, *more], self.policy, self.now)
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """What the leader would heed beside this, and nobody here can tell."""
+        found = [] if self.doors is not None else ["pauses and run limits set in Prefect"]
+        if any("kubernetes.io/hostname" in node.labels for node in self.snapshot.fleet.source):
+            found.append("quotas and limit ranges of the namespaces that gangs run in")
+        return tuple(found)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,45 +80,36 @@ class Answer:
     """Where it would start later, if it were the head of its line."""
     conditional_until: float | None
     """Until when it might stay, if it passed the head of the line on condition."""
+    unknown: tuple[str, ...] = ()
+    """What the leader would heed beside this, and nobody here can tell."""
 
 
-def present(ledger: Ledger, pool: str, *, now: float) -> Present:
-    """The pool as its ledger tells it, with the policy that it plans by and all that operators have ordered."""
+def present(ledger: Ledger, pool: str, *, now: float, doors: Mapping[str, Any] | None = None) -> Present:
+    """The pool as its ledger tells it, with the policy that it plans by and all that operators have ordered.
+
+    `doors` is what Prefect says of pauses and run limits (`doors_as_told`); without it they are not known.
+    """
     with nothing_is_garbage():
-        return _present(ledger, pool, now=now)
+        return _present(ledger, pool, now=now, doors=doors)
 
 
-def _present(ledger: Ledger, pool: str, *, now: float) -> Present:
-    policy = active_policy(ledger, pool)
-    nodes, preemptors = ledger.nodes(pool), ledger.preemptors(pool)
-    gangs = ledger.gangs(pool, {*HOLDING_STATES, GangState.LEAVING, GangState.WAITING})
-    half_life, weights = policy.usage_half_life_seconds, policy.model_weights
-    arrivals = ledger.arrivals(pool)
-    snapshot = snapshot_of(
-        pool=pool,
-        nodes=nodes,
-        gangs=gangs,
-        holdings=ledger.holders(pool),
-        evictions=ledger.evictions(pool),
-        teams=ledger.teams(pool),
-        usage=ledger.decayed_usage(pool, now, half_life_seconds=half_life, model_weights=weights),
-        shadows=ledger.shadows(pool),
-        orders=standing(ledger.wishes(pool), nodes, now),
-        arrivals=arrivals,
-    )
+def _present(ledger: Ledger, pool: str, *, now: float, doors: Mapping[str, Any] | None) -> Present:
+    policy, nodes, view = active_policy(ledger, pool), ledger.nodes(pool), view_of(ledger.whole(pool))
+    orders = standing(ledger.wishes(pool), nodes, now)
+    facts = facts_of(ledger, pool, now=now, policy=policy, nodes=nodes, view=view, orders=orders)
     data = DataDistance(ledger.inventories(), nodes=nodes, now=now)
+    through = None if doors is None else doors_as_told(pool, doors, view.gangs.values())
+    queue, refused = Line().queue(view, through or Doors(), now=now, data=data)
     return Present(
-        snapshot=snapshot,
-        waiting=tuple(
-            queued(gang, preemptors.get(gang.run_id, ()), data.seconds_saved(gang.request.inputs))
-            for gang in gangs
-            if gang.state is GangState.WAITING
-        ),
+        snapshot=snapshot_of(facts),
+        waiting=tuple(queue),
+        refused=tuple(refused),
         data=data,
-        arrivals=arrivals,
+        arrivals=facts.arrivals,
         policy=policy,
         now=now,
-        names={gang.run_id: gang.name for gang in gangs},
+        doors=through,
+        names={gang.run_id: gang.name for gang in view.gangs.values()},
     )
 
 
@@ -122,13 +129,15 @@ def captured(path: Path) -> Present:
         now=found.now,
         data=found.data,
         arrivals=found.arrivals,
+        doors=found.doors,
         names={gang.run_id: gang.name for gang in found.gangs},
     )
 
 
-def holds(ledger: Ledger, pool: str, *, now: float) -> dict[str, Hold]:
+def holds(ledger: Ledger, pool: str, *, now: float, doors: Mapping[str, Any] | None = None) -> dict[str, Hold]:
     """By run: why each waiting gang waits, its place, its estimate and its factors."""
-    return {hold.run_id: hold for hold in present(ledger, pool, now=now).plan().holds}
+    there = present(ledger, pool, now=now, doors=doors)
+    return {hold.run_id: hold for hold in (*there.refused, *there.plan().holds)}
 
 
 def newcomer(request: GangRequest, *, team: str, now: float) -> Gang:
@@ -155,15 +164,27 @@ def what_if(present: Present, gang: Gang) -> Answer:
         raise UnknownTeam(
             f"unknown team {gang.team}; teams are {', '.join(sorted(teams))}; `dsec team add {gang.team}`"
         )
+    closed = present.doors.of_team(gang.team) if present.doors is not None else None
+    if closed is not None:
+        kept_out = Hold(run_id=gang.run_id, reason=closed)
+        return Answer(admit=None, hold=kept_out, shadow=None, conditional_until=None, unknown=present.unknown)
     # An estimate for everybody: it decides nothing, and this gang may be far back.
     snapshot = present.snapshot.apply(seen=seen(present.arrivals.after([gang.request])))
     asked = replace(present, snapshot=snapshot, policy=replace(present.policy, eta_positions=EVERYBODY))
-    result = asked.plan(queued(gang, seconds_saved=present.data.seconds_saved(gang.request.inputs)))
+    saved = present.data.seconds_saved(gang.request.inputs)
+    result = asked.plan(queued(gang, seconds_saved=saved, now=present.now))
+    admit = next((admit for admit in result.admits if admit.run_id == gang.run_id), None)
+    hold = next((hold for hold in result.holds if hold.run_id == gang.run_id), None)
+    if admit is not None and present.doors is not None:
+        late = present.doors.refused_after(result.admits, gang, {each.run_id: each.team for each in present.waiting})
+        if late is not None:
+            admit, hold = None, Hold(run_id=gang.run_id, reason=late)
     return Answer(
-        admit=next((admit for admit in result.admits if admit.run_id == gang.run_id), None),
-        hold=next((hold for hold in result.holds if hold.run_id == gang.run_id), None),
+        admit=admit,
+        hold=hold,
         shadow=next((shadow for shadow in result.shadows if shadow.run_id == gang.run_id), None),
-        conditional_until=result.conditional.get(gang.run_id),
+        conditional_until=result.conditional.get(gang.run_id) if admit is not None else None,
+        unknown=present.unknown,
     )
 
 

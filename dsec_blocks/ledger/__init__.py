@@ -6,6 +6,7 @@ may die at any instruction and the next one finds a state from which it can go o
 
 from dsec_blocks.ledger.arrivals import Arrivals
 from dsec_blocks.ledger.batch import AdmissionRequest
+from dsec_blocks.ledger.changes import Reading
 from dsec_blocks.ledger.check import Violation
 from dsec_blocks.ledger.decisions import Decision
 from dsec_blocks.ledger.evictions import Eviction
@@ -23,5 +24,5 @@ from dsec_blocks.ledger.wishes import STANDING_KINDS, WISH_KINDS, Wish
 __all__ = [
     "ACTIVE", "SHADOW", "SHIPPED_VERSION", "STANDING_KINDS", "WISH_KINDS", "AdmissionRequest", "Arrivals",
     "CachedBundle", "Decision", "DeviceCount", "Election", "Eviction", "Fence", "Figures", "Holding", "Inventory",
-    "Lease", "Ledger", "PolicyRecord", "Prefetch", "PrefetchState", "Resumption", "Violation", "Wish",
+    "Lease", "Ledger", "PolicyRecord", "Prefetch", "PrefetchState", "Reading", "Resumption", "Violation", "Wish",
 ]  # fmt: skip

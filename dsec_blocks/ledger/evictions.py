@@ -95,19 +95,8 @@ class Evictions(Transactions):
 
     def preemptors(self, pool: str) -> dict[str, tuple[str, ...]]:
         """Waiting gang → those it was ever evicted for, by id; gangs that were never evicted for another are absent."""
-        mine = sa.and_(_gangs.c.run_id == _rows.c.run_id, _gangs.c.state == GangState.WAITING)
-        query = (
-            sa.select(_rows.c.run_id, _rows.c.for_run)
-            .distinct()
-            .join(_gangs, mine)
-            .where(_rows.c.pool == pool, _rows.c.for_run.is_not(None), _rows.c.state != "withdrawn")
-            .order_by(_rows.c.run_id, _rows.c.for_run)
-        )
-        found: dict[str, tuple[str, ...]] = {}
         with self.reading() as connection:
-            for run_id, for_run in connection.execute(query):
-                found[run_id] = (*found.get(run_id, ()), for_run)
-        return found
+            return evicted_for(connection, _rows.c.pool == pool)
 
     def evicted_since(self, pool: str, since: float) -> list[tuple[str, str, float, str]]:
         """(run id, team, time of the notice, for which run) of every gang that made way since then, oldest first.
@@ -123,6 +112,22 @@ class Evictions(Transactions):
         )
         with self.reading() as connection:
             return [(row.run_id, row.team, row.noticed_at, row.for_run) for row in connection.execute(query)]
+
+
+def evicted_for(connection: sa.Connection, which: sa.ColumnElement[bool]) -> dict[str, tuple[str, ...]]:
+    """`preemptors` of those evictions."""
+    mine = sa.and_(_gangs.c.run_id == _rows.c.run_id, _gangs.c.state == GangState.WAITING)
+    query = (
+        sa.select(_rows.c.run_id, _rows.c.for_run)
+        .distinct()
+        .join(_gangs, mine)
+        .where(which, _rows.c.for_run.is_not(None), _rows.c.state != "withdrawn")
+        .order_by(_rows.c.run_id, _rows.c.for_run)
+    )
+    found: dict[str, tuple[str, ...]] = {}
+    for run_id, for_run in connection.execute(query):
+        found[run_id] = (*found.get(run_id, ()), for_run)
+    return found
 
 
 def notice(

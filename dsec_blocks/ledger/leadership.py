@@ -5,7 +5,7 @@ monotonic clock* takes over by compare-and-set on exactly the row it saw. A wall
 a leader that merely slept finds the token raised and is `Fenced` at its first write.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
@@ -29,13 +29,16 @@ class Lease:
     released: bool
 
 
+_LEASE = tuple(_leases.c[field.name] for field in fields(Lease))
+
+
 class Leadership(Transactions):
     """The lease of each pool."""
 
     def lease(self, pool: str) -> Lease | None:
         """The lease of `pool`, None if nobody ever led it."""
         with self.reading() as connection:
-            row = connection.execute(sa.select(_leases).where(_leases.c.pool == pool)).mappings().one_or_none()
+            row = connection.execute(sa.select(*_LEASE).where(_leases.c.pool == pool)).mappings().one_or_none()
         return None if row is None else Lease(**row)
 
     def take_lease(self, pool: str, holder: str, *, seen: Lease | None) -> Fence | None:

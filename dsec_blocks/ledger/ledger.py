@@ -3,6 +3,7 @@
 from dsec_blocks.ledger.admission import Admission
 from dsec_blocks.ledger.arrivals import Seen
 from dsec_blocks.ledger.backup import Backup
+from dsec_blocks.ledger.changes import Changes
 from dsec_blocks.ledger.check import Check
 from dsec_blocks.ledger.decisions import Decisions
 from dsec_blocks.ledger.durations import Durations
@@ -34,6 +35,7 @@ class Ledger(
     Teams,
     Leadership,
     Queue,
+    Changes,
     Seen,
     Durations,
     Admission,

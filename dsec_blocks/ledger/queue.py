@@ -6,6 +6,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from dsec_blocks.ledger import arrivals, durations, schema
+from dsec_blocks.ledger.changes import change_number
 from dsec_blocks.ledger.rows import GANG_COLUMNS, chunks, gang_of, gangs_of, insert_new, request_text, row_of
 from dsec_blocks.ledger.transaction import Fence, Transactions
 from dsec_blocks.model.gangs import Gang, GangState
@@ -46,7 +47,8 @@ class Queue(Transactions):
             if unknown:
                 new = {row["run_id"] for row in unknown}
                 expected = durations.expectations(connection, fence.pool, [g for g in gangs if g.run_id in new])
-                unknown = [{**row, "expected_seconds": expected[row["run_id"]]} for row in unknown]
+                more = {"changed": change_number(connection, fence.pool)}
+                unknown = [{**row, **more, "expected_seconds": expected[row["run_id"]]} for row in unknown]
                 insert_new(connection, _gangs, unknown)
                 arrivals.count(connection, fence.pool, [gang.request for gang in gangs if gang.run_id in new])
             if changed:

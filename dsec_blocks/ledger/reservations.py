@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 
 from dsec_blocks.ledger import schema
+from dsec_blocks.ledger.rows import touch
 from dsec_blocks.ledger.transaction import Transactions
 from dsec_blocks.ledger.usage import charge, models_of
 from dsec_blocks.model.bulk import builder, nothing_is_garbage
@@ -40,12 +41,17 @@ class Reservations(Transactions):
 
     def holders(self, pool: str) -> list[Holding]:
         """Every reservation of `pool`, by device and turn."""
-        columns = (_rows.c.device, _rows.c.turn, _rows.c.run_id, _rows.c.attempt, _rows.c.node, _rows.c.state)
-        query = sa.select(*columns, _gangs.c.expires_at).join_from(_rows, _gangs).where(_rows.c.pool == pool)
         with self.reading() as connection:
-            rows = connection.execute(query.order_by(_rows.c.device, _rows.c.turn)).all()
-        with nothing_is_garbage():
-            return [_holding(*row) for row in rows]
+            return holdings(connection, _rows.c.pool == pool)
+
+
+def holdings(connection: sa.Connection, which: sa.ColumnElement[bool]) -> list[Holding]:
+    """Those reservations, by device and turn."""
+    columns = (_rows.c.device, _rows.c.turn, _rows.c.run_id, _rows.c.attempt, _rows.c.node, _rows.c.state)
+    query = sa.select(*columns, _gangs.c.expires_at).join_from(_rows, _gangs).where(which)
+    rows = connection.execute(query.order_by(_rows.c.device, _rows.c.turn)).all()
+    with nothing_is_garbage():
+        return [_holding(*row) for row in rows]
 
 
 def bind(connection: sa.Connection, attempts: Sequence[tuple[str, int]]) -> None:
@@ -64,9 +70,11 @@ def release(connection: sa.Connection, *, pool: str, team: str, run_id: str, att
     ).all()
     held = [row for row in gone if row.turn == 0]
     if not held:
+        touch(connection, {run_id} if gone else ())
         return
     behind = (_rows.c.device.in_([row.device for row in held]), _rows.c.turn == 1)
-    connection.execute(sa.update(_rows).where(*behind).values(turn=0, charged_until=now))
+    up = sa.update(_rows).where(*behind).values(turn=0, charged_until=now).returning(_rows.c.run_id)
+    touch(connection, {run_id, *connection.execute(up).scalars()})
     models = models_of(connection, pool, [row.device for row in held])
     by_model: dict[str, float] = defaultdict(float)
     for row in held:

@@ -6,7 +6,7 @@ epoch. Nested values are JSON. There is nothing here that SQLite and PostgreSQL 
 
 import sqlalchemy as sa
 
-REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0010", "0011", "0012")
+REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0010", "0011", "0012", "0013")
 """Every schema revision, oldest first. A database at any other one was written by a newer DSec."""
 HEAD = REVISIONS[-1]
 VERSION_TABLE = "dsec_schema"
@@ -101,7 +101,9 @@ gangs = sa.Table(
     sa.Column("resumes_at", _Json),
     sa.Column("deployment", sa.Text, nullable=False, server_default=""),
     sa.Column("expected_seconds", sa.Float),
+    sa.Column("changed", sa.BigInteger, nullable=False, server_default="0"),
     sa.Index("gangs_by_state", "pool", "state"),
+    sa.Index("gangs_by_change", "pool", "changed"),
 )
 
 reservations = sa.Table(
@@ -138,6 +140,7 @@ evictions = sa.Table(
         sqlite_where=sa.text("state = 'open'"),
         postgresql_where=sa.text("state = 'open'"),
     ),
+    sa.Index("evictions_by_run", "run_id"),
 )
 
 usage = sa.Table(
@@ -184,7 +187,12 @@ leases = sa.Table(
     sa.Column("token", sa.BigInteger, nullable=False),
     sa.Column("beat", sa.BigInteger, nullable=False),
     sa.Column("released", sa.Boolean, nullable=False),
+    sa.Column("changes", sa.BigInteger, nullable=False, server_default="0"),
 )
+
+# Whoever updates a gang, with whatever statement, says in which of its pool's transactions; see `changes`.
+CHANGE = sa.select(leases.c.changes).where(leases.c.pool == gangs.c.pool).correlate(gangs).scalar_subquery()
+gangs.c.changed.onupdate = sa.ColumnDefault(sa.func.coalesce(CHANGE, 0), for_update=True)
 
 wishes = sa.Table(
     "wishes",

@@ -123,13 +123,16 @@ class Transactions:
 
 
 def _compare(connection: sa.Connection, fence: Fence) -> None:
+    """Hold the lease's row, and count the transaction: what it writes of gangs bears this number (see `changes`)."""
     leases = schema.leases.c
-    lease = connection.execute(
-        sa.select(leases.holder, leases.token, leases.released).where(leases.pool == fence.pool).with_for_update()
-    ).one_or_none()
-    if lease is None or lease.released or (lease.holder, lease.token) != (fence.holder, fence.token):
-        now = "nobody does" if lease is None or lease.released else f"{lease.holder} does (token {lease.token})"
-        raise Fenced(
-            f"{fence.holder} (token {fence.token}) no longer leads pool {fence.pool}: {now}; nothing was written, "
-            "this process stands by"
-        )
+    mine = (leases.pool == fence.pool, leases.holder == fence.holder, leases.token == fence.token, ~leases.released)
+    counted = sa.update(schema.leases).where(*mine).values(changes=leases.changes + 1)
+    if connection.execute(counted).rowcount == 1:
+        return
+    query = sa.select(leases.holder, leases.token, leases.released).where(leases.pool == fence.pool)
+    lease = connection.execute(query).one_or_none()
+    now = "nobody does" if lease is None or lease.released else f"{lease.holder} does (token {lease.token})"
+    raise Fenced(
+        f"{fence.holder} (token {fence.token}) no longer leads pool {fence.pool}: {now}; nothing was written, "
+        "this process stands by"
+    )

@@ -56,8 +56,9 @@ def waiting(s: Session) -> list[dict[str, Any]]:
     from dsec_blocks.model.gangs import GangState
     from dsec_blocks.model.reasons import ReasonCode
     from dsec_deployments.foresight import holds
+    from dsec_deployments.pool_doors import prefect_doors
 
-    expected = holds(s.ledger, s.pool, now=s.clock.now())
+    expected = holds(s.ledger, s.pool, now=s.clock.now(), doors=prefect_doors(s.prefect, s.pool))
     rows = []
     for gang in s.ledger.gangs(s.pool, {GangState.WAITING}):
         # What the worker refused before planning, no plan knows about: then the reason is the ledger's.

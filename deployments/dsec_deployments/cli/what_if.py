@@ -43,13 +43,18 @@ def what_if(
     Example: [bold]dsec what-if 2x8 -s priority=50 --team vision --add-nodes 2[/]
     """
     from dsec_deployments import foresight
-    from dsec_deployments.cli.output import print_json
+    from dsec_deployments.cli.output import console, print_json
     from dsec_deployments.cli.session import session
+    from dsec_deployments.pool_doors import prefect_doors
     from dsec_workers.lifecycle.data_distance import weighed
 
     with session(pool) as s:
         asked, of_team = _request(s, request, variables or [])
-        there = foresight.captured(incident) if incident else foresight.present(s.ledger, s.pool, now=s.clock.now())
+        if incident:
+            there = foresight.captured(incident)
+        else:
+            doors = prefect_doors(s.prefect, s.pool)
+            there = foresight.present(s.ledger, s.pool, now=s.clock.now(), doors=doors)
     gang = foresight.newcomer(asked, team=team or of_team, now=there.now)
     answers = [told("now", foresight.what_if(there, gang), there)]
     if add_nodes:
@@ -58,9 +63,14 @@ def what_if(
         answers.append(told(label, foresight.what_if(larger, gang), larger))
     data = weighed(there.data.of(asked.inputs), there.policy.cache_seconds_per_card)
     if json:
-        print_json({"request": asked.to_json(), "team": gang.team, "data": data, "answers": answers})
+        unknown = list(there.unknown)
+        print_json(
+            {"request": asked.to_json(), "team": gang.team, "data": data, "answers": answers, "unknown": unknown}
+        )
         return
     _print(asked, gang.team, data, answers)
+    if there.unknown:
+        console.print(f"Not known here, and heeded by the worker: {'; '.join(there.unknown)}.", markup=False)
 
 
 def told(label: str, answer: Answer, present: Present) -> dict[str, Any]:

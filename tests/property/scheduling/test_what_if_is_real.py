@@ -7,19 +7,24 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
+import anyio
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.cycle_live import loop_of
 from dsec_blocks.ledger import CachedBundle, Fence, Ledger
 from dsec_blocks.ledger.inventories import STALE_SECONDS
 from dsec_blocks.model.devices import Node
 from dsec_blocks.model.gangs import Gang, GangState
+from dsec_blocks.model.requests import GangRequest
 from dsec_blocks.model.teams import Team
 from dsec_deployments import foresight
 from dsec_workers.lifecycle import incidents
-from dsec_workers.scheduling import QueuedGang, RunningGang, plan
+from dsec_workers.lifecycle.run_limits import RunLimits
+from dsec_workers.scheduling import Memory, Plan, Policy, QueuedGang, RunningGang, plan
 from tests.fixtures.clock import ManualClock
 from tests.property.scheduling.worlds import NOW, TEAMS, nodes, queues, requests, running, teams
 
@@ -92,50 +97,112 @@ def _gang(gang: RunningGang | QueuedGang) -> Gang:
     )
 
 
+POLICIES: tuple[dict[str, object], ...] = (
+    {},
+    {"evictions_per_team": 1},
+    {"consolidation": True},
+    {"time_sharing": True},
+)
+
+
+@st.composite
+def doors(draw: st.DrawFn) -> dict[str, Any]:
+    """What somebody has set in Prefect; mostly nothing."""
+    return {
+        "is_paused": draw(st.sampled_from([False, False, False, True])),
+        "paused_queues": draw(st.sampled_from([[], [], [TEAMS[0]]])),
+        "limit": draw(st.sampled_from([None, None, 1, 4])),
+        "queue_limits": draw(st.sampled_from([{}, {}, {TEAMS[-1]: 1}])),
+    }
+
+
+def _made_way(ledger: Ledger, fence: Fence, run_ids: Sequence[str]) -> None:
+    """These were evicted a moment ago, for somebody, and wait again."""
+    for run_id in ledger.evict(fence, run_ids, why="for another", for_run="another"):
+        gang = ledger.gang(run_id)
+        assert gang is not None
+        ledger.leave(fence, run_id, gang.attempt, {"kind": "evicted"})
+        ledger.requeue(fence, run_id, gang.attempt, evicted=True)
+
+
+def _planned(ledger: Ledger, fence: Fence, cluster: Sequence[Node], told: dict[str, Any]) -> Plan:
+    """What a worker's planning step decides that leads this pool now, and carries out."""
+    loop = loop_of(ledger, fence, ManualClock(NOW), cluster, Policy())
+    form = loop.intake.form
+    form.is_paused, form.paused_queues = told["is_paused"], frozenset(told["paused_queues"])
+    form.limits = RunLimits(pool=told["limit"], queues=told["queue_limits"])
+    plans: list[Plan] = []
+
+    def noting(*args: Any, memory: Memory | None = None) -> Plan:
+        plans.append(plan(*args, memory=memory))
+        return plans[-1]
+
+    loop.planning.plan = noting
+    anyio.run(loop.plan)
+    return plans[0] if plans else Plan()
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
-def test_what_if_is_what_the_pool_then_does(data: st.DataObject) -> None:
+def test_what_if_is_what_the_worker_then_does(data: st.DataObject) -> None:
     cluster = data.draw(nodes())
     run = [replace(gang, evicting=False) for gang in data.draw(running(cluster))]
     wait, known = data.draw(queues(most=6)), data.draw(teams())
     asked, team, more = data.draw(requests()), data.draw(st.sampled_from(TEAMS)), data.draw(st.integers(0, 2))
     asked = replace(asked, inputs=data.draw(INPUTS))
     wait = [replace(gang, request=replace(gang.request, inputs=data.draw(INPUTS))) for gang in wait]
+    told = data.draw(doors())
     with pools(cluster, known, run, wait) as (ledger, fence):
         for node, (held, bandwidth, age) in data.draw(inventories(cluster)).items():
             ledger.report_inventory(node, at=NOW - age, bandwidth_bytes_per_s=bandwidth, bundles=held)
-        incident = incidents.load(json.loads(json.dumps(incidents.capture(ledger, "pool", now=NOW, by="test"))))
+        if rules := data.draw(st.sampled_from(POLICIES)):
+            ledger.put_policy("pool", rules, by="ops", why="test")
+        if run:
+            _made_way(ledger, fence, data.draw(st.lists(st.sampled_from([gang.run_id for gang in run]), max_size=2)))
+        document = incidents.capture(ledger, "pool", now=NOW, by="test", doors=told)
+        incident = incidents.load(json.loads(json.dumps(document)))
         by_file = plan(incident.snapshot, incident.queue, incident.policy, NOW)
-        assert by_file == foresight.present(ledger, "pool", now=NOW).plan()
-        there = foresight.present(ledger, "pool", now=NOW)
+        assert by_file == foresight.present(ledger, "pool", now=NOW, doors=told).plan()
+        there = foresight.present(ledger, "pool", now=NOW, doors=told)
+        assert there.unknown == ()
         if more:
             there, _ = foresight.with_more_nodes(there, more)
         newcomer = foresight.newcomer(asked, team=team, now=NOW)
         answer = foresight.what_if(there, newcomer)
         assert ledger.gang(foresight.NEWCOMER) is None
 
-        ledger.put_nodes(fence, there.snapshot.fleet.source)
+        larger = there.snapshot.fleet.source
+        ledger.put_nodes(fence, larger)
         ledger.enqueue(fence, [replace(newcomer, pool="pool")])
-        real = foresight.present(ledger, "pool", now=NOW).plan()
-        admitted = [admit for admit in real.admits if admit.run_id == foresight.NEWCOMER]
-        assert ([answer.admit] if answer.admit else []) == admitted
+        foreseen = foresight.present(ledger, "pool", now=NOW, doors=told)
+        real = _planned(ledger, fence, larger, told)
+        assert real == foreseen.plan()
+        made = ledger.gang(foresight.NEWCOMER)
+        assert made is not None
+        if answer.admit is not None:
+            assert made.placement == answer.admit.placement
+            assert {v.run_id for v in answer.admit.victims} <= {each.run_id for each in ledger.evictions("pool")}
+        else:
+            assert made.placement is None
         held = next((hold for hold in real.holds if hold.run_id == foresight.NEWCOMER), None)
-        assert (answer.hold is None) == (held is None)
         if held is not None and answer.hold is not None:
             assert (answer.hold.reason, answer.hold.position) == (held.reason, held.position)
             assert held.eta is None or answer.hold.eta == held.eta
-        # And the ledger really takes it: every admission of the plan up to and with the newcomer's.
-        for admit in real.admits:
-            if admit.moves or admit.resizes:
-                return
-            victims = [victim.run_id for victim in admit.victims]
-            reserved = ledger.admit(fence, admit.run_id, admit.placement, victims=victims, expires_at=NOW + 60)
-            if admit.run_id == foresight.NEWCOMER:
-                assert answer.admit is not None
-                assert reserved.placement == answer.admit.placement
-                return
+        elif answer.hold is not None and made.reason is not None:
+            assert answer.hold.reason.text in made.reason
+
+
+def test_who_cannot_ask_prefect_says_that_it_does_not_know_its_pauses_and_limits() -> None:
+    from tests.workers.scheduling.world import cluster, node
+
+    there = foresight.Present(snapshot=cluster([node("a", 4)]), waiting=(), policy=foresight.Policy(), now=NOW)
+    answer = foresight.what_if(there, foresight.newcomer(GangRequest(devices_per_node=1), team="a", now=NOW))
+    assert answer.unknown == ("pauses and run limits set in Prefect",)
+    on_kubernetes = replace(node("a", 4), labels={"kubernetes.io/hostname": "a"})
+    both = foresight.Present(snapshot=cluster([on_kubernetes]), waiting=(), policy=foresight.Policy(), now=NOW)
+    assert len(both.unknown) == 2
 
 
 def test_more_nodes_are_like_the_commonest_healthy_and_named_anew() -> None:

@@ -127,7 +127,7 @@ def test_an_address_keeps_only_where_it_leads(uri: str, bare: str) -> None:
     ("change", "message"),
     [
         ({"format": "x"}, r"f\.json: this is no incident file"),
-        ({"version": 3}, r"f\.json: version 3, but this dsec reads up to 2; upgrade dsec"),
+        ({"version": 4}, r"f\.json: version 4, but this dsec reads up to 3; upgrade dsec"),
         ({"gangs": [{"run_id": 3}]}, r"f\.json: gangs\.0\.run_id: Input should be a valid string"),
         ({"policy": {"version": "9", "values": {"w_agee": 1}}}, r"f\.json: policy: w_agee: 1: .* did you mean w_age"),
         ({"teams": None}, r"f\.json: teams\.: Input should be a valid list"),

@@ -12,8 +12,9 @@ from dsec_blocks.model.requests import GangRequest
 from dsec_blocks.model.teams import Team
 from dsec_workers.lifecycle import resuming
 from dsec_workers.lifecycle.endings import Requeue, judge
-from dsec_workers.lifecycle.orders import Orders
-from dsec_workers.lifecycle.records import queued, snapshot_of
+from dsec_workers.lifecycle.mirror import reading_of, view_of
+from dsec_workers.lifecycle.plan_input import Facts, snapshot_of
+from dsec_workers.lifecycle.records import queued
 from dsec_workers.scheduling import Plan, Policy, Snapshot, plan
 from tests.blocks.ledger.gangs import on
 from tests.workers.lifecycle.records import gang, run, state
@@ -31,24 +32,25 @@ def mover(present: GangState, *, at: Placement, to: Placement, **fields: Any) ->
 
 def seen(one: Gang, *others: Gang, holdings: list[tuple[str, int, str, int]]) -> Snapshot:
     """Two nodes of four cards; `holdings` are (device, turn, run, attempt)."""
+    held = [
+        Holding(device=d, turn=t, run_id=r, attempt=a, node=d[:2], state="bound", expires_at=None)
+        for d, t, r, a in holdings
+    ]
+    told = Eviction(
+        run_id="m", attempt=1, for_run="big", why="", cost=1.0, noticed_at=NOW - 5, state="open", closed_at=None
+    )
     return snapshot_of(
-        pool="pool",
-        nodes=[node("n1", 4), node("n2", 4)],
-        gangs=[one, *others],
-        holdings=[
-            Holding(device=d, turn=t, run_id=r, attempt=a, node=d[:2], state="bound", expires_at=None)
-            for d, t, r, a in holdings
-        ],
-        evictions=[
-            Eviction(run_id="m", attempt=1, for_run="big", why="", cost=1.0, noticed_at=NOW - 5, state="open",
-                     closed_at=None)
-        ],
-        teams={"default": Team(name="default", nominal_devices=100)},
-        usage={},
-        shadows=[],
-        orders=Orders(),
-        moved_at={"m": NOW - 5},
-    )  # fmt: skip
+        Facts(
+            pool="pool",
+            now=NOW,
+            policy=POLICY,
+            nodes=[node("n1", 4), node("n2", 4)],
+            view=view_of(reading_of([one, *others], held, [told])),
+            teams={"default": Team(name="default", nominal_devices=100)},
+            usage={},
+            made_way=[("m", "default", NOW - 5, "big")],
+        )
+    )
 
 
 def newcomer(devices: int) -> Gang:

@@ -16,6 +16,7 @@ from dsec_blocks.ledger import Ledger
 from dsec_blocks.model.gangs import Gang, GangState
 from dsec_workers.lifecycle import cancellations, claims
 from dsec_workers.lifecycle.errands import Errands
+from dsec_workers.lifecycle.mirror import View
 from dsec_workers.lifecycle.planning import Planning
 from dsec_workers.lifecycle.pool_form import PoolForm
 from dsec_workers.lifecycle.run_limits import RunLimits
@@ -41,7 +42,7 @@ class Takeover:
         self.planned_meanwhile: list[bool] = []
         self.term: Any = SimpleNamespace(
             pool=POOL, ledger=ledger, api=SimpleNamespace(run=self._run), astray=set(), refused={}, runs={},
-            errands=SimpleNamespace(running_for=lambda *_: False), read=self._read, write=self._write,
+            errands=SimpleNamespace(keys_of=lambda _: set()), read=self._read, write=self._write,
             decide=lambda *_, **__: None, forget_attempt=lambda _: None, forget=lambda _: None,
             ring=lambda: None,
         )  # fmt: skip
@@ -70,7 +71,8 @@ class Takeover:
         waits = [gang for gang in [self.gang()] if gang.state is GangState.WAITING]
         intake: Any = SimpleNamespace(form=PoolForm())
         plan: Any = None
-        queue, _ = Planning(plan=plan, policy=Policy())._queue(self.term, intake, waits, {}, RunLimits().room(()))
+        view = View(waiting=waits)
+        queue, _ = Planning(plan=plan, policy=Policy())._queue(self.term, intake, view, RunLimits().room(()))
         return bool(queue)
 
 

@@ -62,6 +62,10 @@ class Errands:
         ended = self._ended.get(name, float("-inf"))
         return self.running(name) > 0 or self._clock.monotonic() - ended < seconds
 
+    def keys_of(self, name: str) -> set[str]:
+        """For whom a piece of work called `name` is running."""
+        return {key for key, running in self._running.items() if running == name}
+
     def running_for(self, key: str, name: str) -> bool:
         """Whether the piece of work called `name` is running for `key`."""
         return self._running.get(key) == name

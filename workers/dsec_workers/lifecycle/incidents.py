@@ -5,9 +5,9 @@ queue again, for `dsec simulate` and `dsec what-if`. Whoever reads the file lear
 their names and lose their values, addresses of inputs and of what nodes hold lose credentials and query strings (two
 that then look alike are numbered), and what runs said or where they keep files is left out.
 
-The format: `{"format": "dsec-incident", "version": 2, "captured_at", "captured_by", "why", "pool", "policy":
+The format: `{"format": "dsec-incident", "version": 3, "captured_at", "captured_by", "why", "pool", "policy":
 {"version", "values"}, "nodes", "teams", "usage", "gangs", "holdings", "evictions", "shadows", "orders", "decisions",
-"inventories", "arrivals"}`. Version 1 had neither of the last two.
+"inventories", "arrivals", "made_way", "doors"}`. Version 1 had none of the last four, version 2 not the last two.
 Times are seconds since the epoch; records have the fields of the dataclasses they are named after. A reader refuses a
 version that is newer than its own.
 """
@@ -25,14 +25,16 @@ from dsec_blocks.model.errors import InvalidRequest
 from dsec_blocks.model.gangs import HOLDING_STATES, Gang, GangState
 from dsec_blocks.model.teams import Team
 from dsec_workers.lifecycle.data_distance import DataDistance, spelling_of
+from dsec_workers.lifecycle.doors import Doors, doors_as_told
+from dsec_workers.lifecycle.mirror import reading_of, view_of
 from dsec_workers.lifecycle.orders import standing
+from dsec_workers.lifecycle.plan_input import Facts, Line, remembered_seconds, snapshot_of
 from dsec_workers.lifecycle.policy_text import policy_from_mapping, values_of
-from dsec_workers.lifecycle.records import queued, snapshot_of
 from dsec_workers.lifecycle.rules import active_policy
 from dsec_workers.scheduling.policy import Policy
 from dsec_workers.scheduling.snapshot import QueuedGang, Snapshot
 
-FORMAT, VERSION = "dsec-incident", 2
+FORMAT, VERSION = "dsec-incident", 3
 LAST_DECISIONS = 1000
 HIDDEN = "***"
 _T = TypeVar("_T")
@@ -53,12 +55,24 @@ class Incident:
     decisions: tuple[Decision, ...]
     data: DataDistance
     arrivals: Arrivals
+    doors: Doors | None
+    """What Prefect's pauses and limits let through; None where whoever captured it did not ask."""
 
 
 def capture(
-    ledger: Ledger, pool: str, *, now: float, by: str, why: str = "", decisions: int = LAST_DECISIONS
+    ledger: Ledger,
+    pool: str,
+    *,
+    now: float,
+    by: str,
+    why: str = "",
+    decisions: int = LAST_DECISIONS,
+    doors: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The pool as its ledger tells it, as a JSON-ready document without secrets."""
+    """The pool as its ledger tells it, as a JSON-ready document without secrets.
+
+    `doors` is what Prefect says of its pauses and limits, as `doors.doors_as_told` takes it.
+    """
     policy = active_policy(ledger, pool)
     half_life, weights = policy.usage_half_life_seconds, policy.model_weights
     gangs = ledger.gangs(pool, {*HOLDING_STATES, GangState.LEAVING, GangState.WAITING})
@@ -88,6 +102,8 @@ def capture(
         "decisions": _dump(list[Decision], ledger.decisions(pool, limit=decisions)),
         "arrivals": _dump(Arrivals, ledger.arrivals(pool)),
         "inventories": _dump(list[Inventory], [_renamed(inventory, names) for inventory in held]),
+        "made_way": ledger.evicted_since(pool, now - remembered_seconds(policy)),
+        "doors": None if doors is None else dict(doors),
     }
 
 
@@ -104,46 +120,47 @@ def load(document: Mapping[str, Any], *, file: str = "incident") -> Incident:
         nodes = _load(tuple[Node, ...], document, "nodes", file)
         teams = {team.name: team for team in _load(list[Team], document, "teams", file)}
         gangs = _load(list[Gang], document, "gangs", file)
-        evictions = _load(list[Eviction], document, "evictions", file)
-        preemptors: dict[str, list[str]] = {}
-        for eviction in evictions:
-            if eviction.for_run is not None:
-                preemptors.setdefault(eviction.run_id, []).append(eviction.for_run)
         arrivals = _load(Arrivals, document, "arrivals", file) if version > 1 else Arrivals()
-        snapshot = snapshot_of(
+        made_way = _load(list[tuple[str, str, float, str]], document, "made_way", file) if version > 2 else []
+        told = document["doors"] if version > 2 else None
+        obeyed = policy_from_mapping(policy["values"], file=f"{file}: policy", version=str(policy["version"]))
+        view = view_of(
+            reading_of(
+                gangs,
+                _load(list[Holding], document, "holdings", file),
+                _load(list[Eviction], document, "evictions", file),
+            )
+        )
+        doors = None if told is None else doors_as_told(pool, told, gangs)
+        held = _load(list[Inventory], document, "inventories", file) if version > 1 else []
+        data = DataDistance({inventory.node: inventory for inventory in held}, nodes=nodes, now=now)
+        facts = Facts(
             pool=pool,
+            now=now,
+            policy=obeyed,
             nodes=nodes,
-            gangs=gangs,
-            holdings=_load(list[Holding], document, "holdings", file),
-            evictions=evictions,
+            view=view,
             teams=teams,
             usage={str(name): float(value) for name, value in document["usage"].items()},
             shadows=document["shadows"],
             orders=standing(_load(list[Wish], document, "orders", file), nodes, now),
+            made_way=made_way,
             arrivals=arrivals,
         )
-        held = _load(list[Inventory], document, "inventories", file) if version > 1 else []
-        data = DataDistance({inventory.node: inventory for inventory in held}, nodes=nodes, now=now)
+        queue, _ = Line().queue(view, doors or Doors(), now=now, data=data)
         return Incident(
             pool=pool,
             now=now,
-            snapshot=snapshot,
-            queue=tuple(
-                queued(
-                    gang,
-                    tuple(sorted(set(preemptors.get(gang.run_id, ())))),
-                    data.seconds_saved(gang.request.inputs),
-                )
-                for gang in gangs
-                if gang.state is GangState.WAITING
-            ),
-            policy=policy_from_mapping(policy["values"], file=f"{file}: policy", version=str(policy["version"])),
+            snapshot=snapshot_of(facts),
+            queue=tuple(queue),
+            policy=obeyed,
             nodes=nodes,
             teams=teams,
             gangs=tuple(gangs),
             decisions=tuple(_load(list[Decision], document, "decisions", file)),
             data=data,
             arrivals=arrivals,
+            doors=doors,
         )
     except KeyError as error:
         raise InvalidRequest(f"{file}: {error.args[0]!r} is missing; capture the incident again") from None

@@ -7,7 +7,7 @@ ends a term.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import anyio
 
@@ -17,6 +17,7 @@ from dsec_blocks.model.gangs import HOLDING_STATES, Gang, GangState
 from dsec_workers.lifecycle import cancellations, claims, endings, evictions, reports, wishes
 from dsec_workers.lifecycle.health import Turns
 from dsec_workers.lifecycle.intake import Intake
+from dsec_workers.lifecycle.mirror import Mirror, View
 from dsec_workers.lifecycle.planning import Planning
 from dsec_workers.lifecycle.reasons import LONGEST_YIELD_SECONDS, QUIET_SECONDS
 from dsec_workers.lifecycle.term import Term, key_of
@@ -31,6 +32,8 @@ NODES_SECONDS = 5.0
 CARRY_SECONDS = 1.0
 WATCH_SECONDS = 5.0
 LEDGER_PAUSE_SECONDS = 0.5
+SHOWN = 10
+"""Runs named in a line of the log."""
 REST_SECONDS = 0.02
 """Between two rounds of planning or carrying: what happens in a burst is looked at together."""
 
@@ -46,7 +49,12 @@ class Loop:
     polled: Callable[[], None] = lambda: None
     """Told after each planning step, whatever came of it: the loop lives."""
     api_away: bool = False
+    mirror: Mirror = field(init=False)
+    """A new term's is empty, so that it begins by reading everything."""
     _last: dict[str, float] | None = None
+
+    def __post_init__(self) -> None:
+        self.mirror = Mirror(self.term.ledger, self.term.pool)
 
     async def run_carry(self) -> None:
         """Carry gangs on, for ever."""
@@ -82,12 +90,10 @@ class Loop:
     async def carry(self) -> None:
         """Move every gang on that is between waiting and ended. Asks Prefect only within errands."""
         term = self.term
-        now = term.clock.now()
-        gangs = {gang.run_id: gang for gang in await term.read(term.ledger.gangs, term.pool, _UNDER_WAY)}
-        if any(gang.state is GangState.RESERVED for gang in gangs.values()):
-            blocked = evictions.blockers(await term.read(term.ledger.holders, term.pool))
-        else:
-            blocked = {}
+        now, view = term.clock.now(), await self._view()
+        gangs = {gang.run_id: gang for gang in view.under_way()}
+        reserved = any(gang.state is GangState.RESERVED for gang in gangs.values())
+        blocked = evictions.blockers(view.held()) if reserved else {}
         reasons: dict[str, str] = {}
         if any(gang.state is GangState.EVICTING and key_of(gang) not in term.notices for gang in gangs.values()):
             reasons = {e.run_id: e.why for e in await term.read(term.ledger.evictions, term.pool)}
@@ -143,22 +149,32 @@ class Loop:
         """Decide, and start what was decided. Reads the ledger only: what Prefect says is in it already."""
         term = self.term
         await self._take_in_nodes()
-        gangs = {gang.run_id: gang for gang in await term.read(term.ledger.gangs, term.pool, _ALIVE)}
+        view = await self._view()
         cancellations.look_at_astray(term)
         await self.planning.refresh(term)
-        orders = await wishes.fulfil(term, gangs, self.planning.policy, self.planning.nodes)
-        if orders:
-            gangs = {gang.run_id: gang for gang in await term.read(term.ledger.gangs, term.pool, _ALIVE)}
-        term.gangs = gangs
+        orders = await wishes.fulfil(term, view.gangs, self.planning.policy, self.planning.nodes)
+        if orders:  # what they ask for has been set in motion
+            view = await self._view()
+        term.gangs = view.gangs
         if self.api_away or term.draining:
             return
-        await self.planning.cycle(term, self.intake, gangs, orders)
+        await self.planning.cycle(term, self.intake, view, orders)
         await term.log_decisions()
         calm = not term.errands.lately("claim", QUIET_SECONDS)
         if term.ended and (calm or self._due("reports", LONGEST_YIELD_SECONDS)):
             term.errands.start("run reports", "report", reports.publish_run_reports, term)
         if self._due("map", term.settings.report_seconds):
-            term.errands.start("pool map", "report", reports.publish_pool_map, term, self.planning.nodes, gangs)
+            term.errands.start("pool map", "report", reports.publish_pool_map, term, self.planning.nodes, view.gangs)
+
+    async def _view(self) -> View:
+        """The pool's gangs as the ledger has them now."""
+        view, astray = await self.term.read(self.mirror.refresh, self.term.clock.monotonic())
+        if astray:
+            self.term.log.warning(
+                "%d gangs were changed in the ledger without a word to its reader, and have been read again: %s",
+                len(astray), ", ".join(astray[:SHOWN]),
+            )  # fmt: skip
+        return view
 
     async def _take_in_nodes(self) -> None:
         """Know each round which nodes are open: a gang that left a cordoned node must not be sent back to it.
@@ -253,4 +269,3 @@ def _has_processes(gang: Gang) -> bool:
 
 _LATE = "it has not left in time to go on where it was to; it waits in line once it has"
 _UNDER_WAY = HOLDING_STATES | {GangState.LEAVING}
-_ALIVE = _UNDER_WAY | {GangState.WAITING}

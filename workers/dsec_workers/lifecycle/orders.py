@@ -48,6 +48,9 @@ class Orders:
 
 def standing(wishes: Iterable[Wish], nodes: Sequence[Node], now: float) -> Orders:
     """What the open wishes mean at `now`."""
+    wishes = list(wishes)
+    if not wishes:
+        return Orders()
     everything: str | None = None
     teams: dict[str, str] = {}
     closed: dict[str, str] = {}
@@ -128,6 +131,8 @@ def must_leave(orders: Orders, gangs: Iterable[Gang], policy: Policy, now: float
     may be evicted.
     """
     found: dict[str, list[str]] = {}
+    if not orders.drains and not orders.windows:
+        return found
     for gang in gangs:
         if gang.placement is None or gang.state not in (GangState.LAUNCHING, GangState.RUNNING):
             continue

@@ -1,6 +1,6 @@
 """The ledger's records made into a snapshot, and the plan carried out: admissions first, then reasons."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from math import inf
 from typing import Any, Protocol
@@ -8,14 +8,15 @@ from typing import Any, Protocol
 from dsec_blocks.ledger import ACTIVE, SHADOW, Inventory, PolicyRecord
 from dsec_blocks.model.devices import Node
 from dsec_blocks.model.errors import InvalidRequest
-from dsec_blocks.model.gangs import Gang, GangState
-from dsec_blocks.model.reasons import Reason, ReasonCode
+from dsec_blocks.model.gangs import Gang
 from dsec_workers.lifecycle import growing, reasons, recalling
 from dsec_workers.lifecycle.admissions import Admissions, Spent
 from dsec_workers.lifecycle.data_distance import NOTHING_KNOWN, DataDistance, believed
+from dsec_workers.lifecycle.doors import Doors
 from dsec_workers.lifecycle.intake import Intake
+from dsec_workers.lifecycle.mirror import View
 from dsec_workers.lifecycle.orders import Orders
-from dsec_workers.lifecycle.records import evicted_lately, queued, snapshot_of
+from dsec_workers.lifecycle.plan_input import Line, facts_of, snapshot_of
 from dsec_workers.lifecycle.rules import policy_of
 from dsec_workers.lifecycle.run_limits import Room
 from dsec_workers.lifecycle.shadow_policy import ShadowPolicy
@@ -53,6 +54,8 @@ class Planning:
     memory: Memory = field(default_factory=Memory)
     """Of `plan`: what it knows of the records that come again."""
     last: Snapshot | None = None
+    """What the last cycle saw."""
+    line: Line = field(default_factory=Line)
     given: Policy = field(init=False)
     """What this worker was started with: in force where nobody set a policy."""
     shadow: ShadowPolicy = field(default_factory=ShadowPolicy)
@@ -68,19 +71,20 @@ class Planning:
     def __post_init__(self) -> None:
         self.given = self.policy
 
-    async def cycle(self, term: Term, intake: Intake, gangs: Mapping[str, Gang], orders: Orders) -> Plan:
+    async def cycle(self, term: Term, intake: Intake, view: View, orders: Orders) -> Plan:
         """Plan once and carry it out."""
         now, began = term.clock.now(), term.clock.monotonic()
-        waiting = [gang for gang in gangs.values() if gang.state is GangState.WAITING]
-        if not waiting and not (self.policy.resizing and growing.could_anyone(gangs.values())):
+        gangs, policy = view.gangs, self.policy
+        if not view.waiting and not (policy.resizing and growing.could_anyone(gangs.values())):
             return Plan()
-        evicted_before = any(gang.evictions for gang in waiting)
-        preemptors = await term.read(term.ledger.preemptors, term.pool) if evicted_before else {}
         self.overrides = dict(orders.to_admit)
-        await self._look_for_data(term, waiting, now)
+        await self._look_for_data(term, view.waiting, now)
+        facts = await term.read(
+            facts_of, term.ledger, term.pool, now=now, policy=policy, nodes=self.nodes, view=view, orders=orders
+        )
         room = intake.form.limits.room(gangs.values(), term.cluster.allowance(gangs, term.manifests))
-        queue, refused = self._queue(term, intake, waiting, preemptors, room, now)
-        snapshot = await self._snapshot(term, gangs, orders, now)
+        queue, refused = self._queue(term, intake, view, room, now)
+        self.last = snapshot = snapshot_of(facts, self.last)
         planned = term.clock.monotonic()
         plan = await self._asked(term, snapshot, queue, now)
         spent = Spent(began=began, plan_seconds=term.clock.monotonic() - planned)
@@ -106,29 +110,13 @@ class Planning:
         return plan
 
     def _queue(
-        self,
-        term: Term,
-        intake: Intake,
-        waiting: Sequence[Gang],
-        preemptors: Mapping[str, tuple[str, ...]],
-        room: Room,
-        now: float = inf,
+        self, term: Term, intake: Intake, view: View, room: Room, now: float = inf
     ) -> tuple[list[QueuedGang], list[Hold]]:
-        queue, refused = [], []
-        for gang in waiting:
-            reason = term.refused.get(gang.run_id)
-            if reason is None and intake.form.is_paused:
-                reason = Reason(code=ReasonCode.ADMISSION_FROZEN, text=f"work pool {term.pool} is paused")
-            elif reason is None and gang.team in intake.form.paused_queues:
-                reason = Reason(code=ReasonCode.ADMISSION_FROZEN, text=f"work queue {gang.team} is paused")
-            elif reason is None:
-                reason = room.refusal(gang)
-            if reason is not None:
-                refused.append(Hold(run_id=gang.run_id, reason=reason))
-            elif gang.run_id not in term.astray and not term.errands.running_for(gang.run_id, "cancel"):
-                saved = self.data.seconds_saved(gang.request.inputs) if gang.request.inputs else ()
-                queue.append(queued(gang, preemptors.get(gang.run_id, ()), saved, now=now))
-        return queue, refused
+        form = intake.form
+        doors = Doors(pool=term.pool, is_paused=form.is_paused, paused_queues=form.paused_queues, room=room)
+        cancelling = term.errands.keys_of("cancel")
+        left_out = term.astray | cancelling
+        return self.line.queue(view, doors, now=now, data=self.data, refused=term.refused, left_out=left_out)
 
     async def _look_for_data(self, term: Term, waiting: Sequence[Gang], now: float) -> None:
         """Know what the nodes' caches hold, if anybody who waits asks for data."""
@@ -138,43 +126,6 @@ class Planning:
         if believed(found, nodes=self.nodes, now=now) != self.data.believed:
             self.data = DataDistance(found, nodes=self.nodes, now=now)
         self.inventories = found
-
-    async def _snapshot(self, term: Term, gangs: Mapping[str, Gang], orders: Orders, now: float) -> Snapshot:
-        leaving = any(gang.state is GangState.EVICTING for gang in gangs.values())
-        usage = {
-            "half_life_seconds": self.policy.usage_half_life_seconds,
-            "model_weights": self.policy.model_weights,
-        }
-        lately, moved_at = await self._past_evictions(term, now)
-        self.last = snapshot_of(
-            last=self.last,
-            pool=term.pool,
-            nodes=self.nodes,
-            gangs=gangs.values(),
-            holdings=await term.read(term.ledger.holders, term.pool),
-            evictions=await term.read(term.ledger.evictions, term.pool) if leaving else [],
-            teams=await term.read(term.ledger.teams, term.pool),
-            usage=await term.read(term.ledger.decayed_usage, term.pool, now, **usage),
-            shadows=await term.read(term.ledger.shadows, term.pool),
-            orders=orders,
-            evicted_lately=lately,
-            moved_at=moved_at,
-            arrivals=await term.read(term.ledger.arrivals, term.pool),
-        )
-        return self.last
-
-    async def _past_evictions(self, term: Term, now: float) -> tuple[dict[str, int], dict[str, float]]:
-        """Evictions by team in the policy's window, and when each run last made way; where the policy asks for them.
-
-        A run that made way counts as moved, however it did: it is asked at most once in the policy's interval.
-        """
-        policy = self.policy
-        window = policy.eviction_window_seconds if policy.evictions_per_team is not None else 0.0
-        interval = policy.move_interval_seconds if policy.consolidation or policy.resizing else 0.0
-        if not window and not interval:
-            return {}, {}
-        rows = await term.read(term.ledger.evicted_since, term.pool, now - max(window, interval))
-        return evicted_lately(rows, since=now - window), {run_id: at for run_id, _, at, _ in rows}
 
     async def refresh(self, term: Term) -> None:
         """Take over the policy that somebody set meanwhile; one that cannot be read leaves the last in force."""

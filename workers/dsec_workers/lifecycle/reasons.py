@@ -50,8 +50,8 @@ async def tell(term: Term, refused: Sequence[Hold], held: Sequence[Hold], gangs:
     changed = {
         hold.run_id: (str(hold.reason.code), sentence(hold, now))
         for hold in chain(refused, held)
-        if hold.run_id in gangs
-        and (gangs[hold.run_id].reason_code != hold.reason.code or _other_order(hold, gangs[hold.run_id].reason or ""))
+        if (gang := gangs.get(hold.run_id)) is not None
+        and (gang.reason_code != hold.reason.code or _other_order(hold, gang.reason or ""))
     }
     await term.write(term.ledger.set_reasons, changed)
     busy = term.errands.lately("claim", QUIET_SECONDS) or monotonic - term.arrived_at() < QUIET_SECONDS

@@ -5,21 +5,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from math import inf
-from types import MappingProxyType
-from typing import Any
 
-from dsec_blocks.ledger import Arrivals, Eviction, Holding
+from dsec_blocks.ledger import Arrivals, Holding
 from dsec_blocks.ledger.arrivals import request_of
 from dsec_blocks.model.bulk import builder
-from dsec_blocks.model.devices import Node
 from dsec_blocks.model.durations import seconds_left
 from dsec_blocks.model.gangs import HOLDING_STATES, Gang, GangState
-from dsec_blocks.model.teams import Team
-from dsec_workers.lifecycle.orders import Orders
-from dsec_workers.scheduling.consolidation import to_come
-from dsec_workers.scheduling.decisions import Shadow
+from dsec_workers.scheduling.consolidation import COMING, to_come
 from dsec_workers.scheduling.shapes import MemberShape, member_shape
-from dsec_workers.scheduling.snapshot import QueuedGang, RunningGang, Snapshot, build_snapshot
+from dsec_workers.scheduling.snapshot import QueuedGang, RunningGang
 
 LONGEST_PAUSE_SECONDS = 300.0
 """Before a gang whose start failed is tried again, or asked for again where the server had put it off."""
@@ -68,7 +62,6 @@ def running_gang(
     holdings: Sequence[Holding],
     *,
     for_run: Mapping[str, str | None],
-    moved_at: float | None = None,
 ) -> RunningGang:
     """The gang that holds devices (or is promised some) as the planner sees it.
 
@@ -102,7 +95,7 @@ def running_gang(
         evicting_for=for_run.get(gang.run_id),
         promised=any(holding.turn > 0 for holding in mine.values()),
         conditional_until=gang.conditional_until,
-        moved_at=moved_at,
+        moved_at=None,
         created_by=gang.created_by,
         tags=gang.tags,
         attained_seconds=gang.attained_seconds,
@@ -118,17 +111,20 @@ def _expected(gang: Gang) -> float | None:
     return seconds_left(expected, gang.attained_seconds / devices)
 
 
-def _records(
-    gang: Gang, holdings: Sequence[Holding], for_run: Mapping[str, str | None], moved_at: float | None
-) -> Iterator[RunningGang]:
+def records_of(gang: Gang, holdings: Sequence[Holding], *, for_run: Mapping[str, str | None]) -> Iterator[RunningGang]:
     """The attempt that holds devices, and the next one, where a place is reserved for it already."""
-    if gang.state not in HOLDING_STATES and gang.resumes_at is None:
+    if gang.placement is None or (gang.state not in HOLDING_STATES and gang.resumes_at is None):
         return
-    record = running_gang(gang, holdings, for_run=for_run, moved_at=moved_at)
+    record = running_gang(gang, holdings, for_run=for_run)
     if gang.state in HOLDING_STATES:
         yield record
     if gang.resumes_at is not None:
-        yield to_come(record, gang.resumes_at, since=record.started_at if moved_at is None else moved_at)
+        yield to_come(record, gang.resumes_at, since=record.started_at)
+
+
+def moved(record: RunningGang, at: float) -> RunningGang:
+    """The record of a gang that made way at that time; its next attempt counts from then."""
+    return replace(record, moved_at=at, started_at=at if record.run_id.endswith(COMING) else record.started_at)
 
 
 def evicted_lately(made_way: Iterable[tuple[str, str, float, str]], *, since: float) -> dict[str, int]:
@@ -151,52 +147,3 @@ def seen(arrivals: Arrivals) -> dict[MemberShape, float]:
 @lru_cache(maxsize=4096)
 def _shape_of(kind: str) -> MemberShape:
     return member_shape(request_of(kind))
-
-
-def _in_order(nodes: Sequence[Node]) -> tuple[Node, ...]:
-    return tuple(sorted(nodes, key=lambda node: node.name))
-
-
-def snapshot_of(
-    *,
-    pool: str,
-    nodes: Sequence[Node],
-    gangs: Iterable[Gang],
-    holdings: Sequence[Holding],
-    evictions: Iterable[Eviction],
-    teams: Mapping[str, Team],
-    usage: Mapping[str, float],
-    shadows: Iterable[Mapping[str, Any]],
-    orders: Orders,
-    evicted_lately: Mapping[str, int] = MappingProxyType({}),
-    moved_at: Mapping[str, float] = MappingProxyType({}),
-    arrivals: Arrivals = NOBODY_ARRIVED,
-    last: Snapshot | None = None,
-) -> Snapshot:
-    """What a plan sees of these records: of `gangs`, those that hold devices; of `evictions`, those in flight.
-
-    `last` is an earlier snapshot: what was made of its nodes is used again if these are the same.
-    """
-    for_run = {eviction.run_id: eviction.for_run for eviction in evictions if eviction.state == "open"}
-    held: dict[str, list[Holding]] = {}
-    for holding in holdings:
-        held.setdefault(holding.run_id, []).append(holding)
-    return build_snapshot(
-        nodes=nodes,
-        running=[
-            record
-            for gang in gangs
-            if gang.placement is not None
-            for record in _records(gang, held.get(gang.run_id, ()), for_run, moved_at.get(gang.run_id))
-        ],
-        teams=teams,
-        shadows=[Shadow(**{**row, "devices": tuple(row["devices"])}) for row in shadows],
-        usage=usage,
-        frozen=orders.frozen,
-        withheld=orders.withheld,
-        overrides=orders.overrides,
-        evicted_lately=evicted_lately,
-        seen=seen(arrivals),
-        pool=pool,
-        fleet=last.fleet if last is not None and last.fleet.source == _in_order(nodes) else None,
-    )

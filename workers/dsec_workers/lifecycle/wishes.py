@@ -4,7 +4,7 @@ A wish is closed when it has been set in motion durably; an order (a freeze, a d
 run) stays open for as long as it is to hold, and is logged when it is first taken up.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from dsec_blocks.ledger import STANDING_KINDS, Decision, Wish
 from dsec_blocks.model.devices import Node
@@ -15,7 +15,7 @@ from dsec_workers.prefect_api import ApiRefused
 from dsec_workers.scheduling.policy import Policy
 
 
-async def fulfil(term: Term, gangs: dict[str, Gang], policy: Policy, nodes: Sequence[Node]) -> Orders:
+async def fulfil(term: Term, gangs: Mapping[str, Gang], policy: Policy, nodes: Sequence[Node]) -> Orders:
     """Act on the open wishes, and on the orders that stand. Returns what stands now."""
     wishes = await term.read(term.ledger.wishes, term.pool)
     answered: set[int] = set()

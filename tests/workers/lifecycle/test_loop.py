@@ -1,0 +1,79 @@
+"""What the loop's steps set in motion, from a real ledger; its errands are noted and not run."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.cycle_live import loop_of
+from dsec_blocks.ledger import Fence, Ledger
+from dsec_workers.lifecycle import mirror
+from dsec_workers.lifecycle.loop import Loop
+from dsec_workers.scheduling import Policy
+from tests.blocks.ledger.gangs import POOL, admitted, running, waiting
+from tests.fixtures.clock import ManualClock
+from tests.workers.scheduling.world import node
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def ledger(tmp_path: Path, clock: ManualClock):
+    ledger = Ledger.open(f"sqlite:///{tmp_path}/ledger.db", clock=clock)
+    yield ledger
+    ledger.close()
+
+
+@pytest.fixture
+def fence(ledger: Ledger) -> Fence:
+    fence = ledger.take_lease(POOL, "leader", seen=None)
+    assert fence is not None
+    return fence
+
+
+@pytest.fixture
+def loop(ledger: Ledger, fence: Fence, clock: ManualClock) -> Loop:
+    nodes = [node("n1", 2)]
+    ledger.put_nodes(fence, nodes)
+    return loop_of(ledger, fence, clock, nodes, Policy())
+
+
+def begun(loop: Loop) -> list[tuple[str, str]]:
+    errands: Any = loop.term.errands
+    found, errands.started = errands.started, []
+    return found
+
+
+async def test_a_preemptor_is_claimed_once_its_victim_has_released_its_devices(
+    loop: Loop, ledger: Ledger, fence: Fence
+) -> None:
+    victim = running(ledger, fence, "victim", "n1/0", "n1/1")
+    await loop.carry()
+    assert begun(loop) == []
+    admitted(ledger, fence, "next", "n1/0", "n1/1", victims=("victim",))
+    await loop.carry()
+    assert begun(loop) == [("notice:victim", "notice")]
+    ledger.release_devices(fence, "victim", victim.attempt)
+    await loop.carry()
+    assert ("next", "claim") in begun(loop)
+    ledger.leave(fence, "victim", victim.attempt, {"kind": "evicted"})
+    await loop.carry()
+    assert ("victim", "ending") in begun(loop)
+
+
+async def test_what_was_written_without_a_word_is_planned_after_a_minute_and_said_in_the_log(
+    loop: Loop, ledger: Ledger, fence: Fence, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    ledger.enqueue(fence, [waiting("a"), waiting("b")])
+    ledger.set_reasons(fence, {"a": ("waits-for-capacity", "full")})
+    ledger.put_policy(POOL, {"max_admissions": 1}, by="ops", why="test")
+    await loop.plan()
+    with ledger.transaction(at="test.plant") as connection:
+        connection.exec_driver_sql("UPDATE gangs SET evictions = 7, changed = 0 WHERE run_id = 'b'")
+    clock.advance(mirror.WHOLE_SECONDS)
+    await loop.plan()
+    assert "1 gangs were changed in the ledger without a word to its reader, and have been read again: b" in caplog.text
+    assert loop.term.gangs["b"].evictions == 7
