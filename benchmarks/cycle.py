@@ -5,15 +5,21 @@
 `cold_ms`: read the ledger of the pool at rest and of ten arrivals, build the snapshot, plan. `steady_ms`: one gang
 ended and ten arrived, one of which may evict; enter that and what the last plan started, and plan again with a reason,
 place and rank for everybody.
-`admissions_per_s`: 10,000 gangs of one GPU, in 64 shapes, into the empty cluster. `growth_exponent_nodes`: slope of
-log(steady) over log(nodes) with the line and the changes kept, over the last three sizes.
+`live_…`: the planning step of a live worker on a real ledger, in the same steady state (`cycle_live`).
+`admissions_per_s`: 10,000 gangs of one GPU, in 64 shapes (or 1,000), into the empty cluster. `growth_exponent_…`: slope
+of log(steady) over log(nodes), and over log(waiting), with the other and the changes kept, over the last three sizes;
+each size is measured in a process of its own, whose peak is its memory.
 Medians of wall time; all of it is one thread, so the same in processor time (`…_cpu…`, and the slope, made of it) tells
 what a busy machine adds.
 """
 
 import argparse
+import json
 import random
+import resource
 import statistics
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -24,9 +30,12 @@ from tempfile import TemporaryDirectory
 import numpy as np
 from rich.progress import Progress
 
+from benchmarks.cycle_live import Ticking, live_ms
 from benchmarks.cycle_world import NOW, SEED, World, arrival, build_world, one_gpu_shapes, urgent
-from benchmarks.report import publish
-from dsec_blocks.ledger import AdmissionRequest, Ledger
+from benchmarks.loglog import log_log_svg
+from benchmarks.report import RESULTS, publish
+from benchmarks.servers import postgres
+from dsec_blocks.ledger import AdmissionRequest, Fence, Ledger
 from dsec_blocks.ledger.rows import request_of_text
 from dsec_blocks.model.clock import Clock
 from dsec_blocks.model.errors import ReservationConflict
@@ -133,7 +142,7 @@ def cold_ms(pool: Pool, world: World, times: int) -> tuple[list[float], list[flo
     arrivals.append(urgent(dice, "cold-9", world, NOW))
     whole, used, planned = [], [], []
     with TemporaryDirectory() as folder:
-        ledger = filled_ledger(pool, world, [*pool.queue, *arrivals], Path(folder) / "ledger.db")
+        ledger, _ = filled_ledger(pool, world, [*pool.queue, *arrivals], f"sqlite:///{folder}/ledger.db")
         for _ in range(times):
             request_of_text.cache_clear()  # a new leader has read nothing yet
             began, cpu = time.perf_counter(), time.thread_time()
@@ -147,21 +156,11 @@ def cold_ms(pool: Pool, world: World, times: int) -> tuple[list[float], list[flo
     return whole, used, planned
 
 
-class Standing(Clock):
-    """It is always `NOW`."""
-
-    def now(self) -> float:
-        """Seconds since the epoch."""
-        return NOW
-
-    def monotonic(self) -> float:
-        """Seconds."""
-        return NOW
-
-
-def filled_ledger(pool: Pool, world: World, queue: Sequence[QueuedGang], path: Path) -> Ledger:
+def filled_ledger(
+    pool: Pool, world: World, queue: Sequence[QueuedGang], url: str, clock: Clock | None = None
+) -> tuple[Ledger, Fence]:
     """A ledger in which the pool's gangs run, and these wait."""
-    ledger = Ledger.open(f"sqlite:///{path}", clock=Standing())
+    ledger = Ledger.open(url, clock=clock or Ticking())
     fence = ledger.take_lease("gpus", "benchmark", seen=None)
     assert fence is not None
     ledger.put_nodes(fence, world.nodes)
@@ -175,7 +174,7 @@ def filled_ledger(pool: Pool, world: World, queue: Sequence[QueuedGang], path: P
     assert not any(isinstance(answer, ReservationConflict) for answer in ledger.admit_all(fence, places))
     assert not any(ledger.claimed_all(fence, [(gang.run_id, 1, None) for gang in running]))
     assert all(ledger.started_all(fence, [(gang.run_id, 1, gang.started_at) for gang in running]))
-    return ledger
+    return ledger, fence
 
 
 def _gang(gang: RunningGang | QueuedGang, eligible_at: float) -> Gang:
@@ -191,13 +190,13 @@ def _gang(gang: RunningGang | QueuedGang, eligible_at: float) -> Gang:
     )
 
 
-def admissions_per_s(*, nodes: int, gangs: int, policy: Policy) -> tuple[float, float]:
-    """One-GPU gangs of 64 shapes that wait for an empty cluster, and start in one cycle; by wall and processor time."""
-    dice, shapes = random.Random(SEED), one_gpu_shapes()
+def admissions_per_s(*, nodes: int, gangs: int, policy: Policy, shapes: int = 64) -> tuple[float, float]:
+    """One-GPU gangs of so many shapes that wait for an empty cluster, and start in one cycle; by wall and processor."""
+    dice, kinds = random.Random(SEED), one_gpu_shapes(shapes)
     world = build_world(nodes=nodes, waiting=0, full=0.0)
     teams = {name: replace(team, borrow_devices=None) for name, team in world.teams.items()}
     names = list(teams)
-    queue = [arrival(dice, f"one-{i:05}", names[i % 40], shapes[i % len(shapes)]) for i in range(gangs)]
+    queue = [arrival(dice, f"one-{i:05}", names[i % 40], kinds[i % len(kinds)]) for i in range(gangs)]
     snapshot = build_snapshot(nodes=world.nodes, running=(), teams=teams, pool="gpus")
     began, used = time.perf_counter(), time.thread_time()
     found = plan(snapshot, queue, policy, NOW)
@@ -205,29 +204,81 @@ def admissions_per_s(*, nodes: int, gangs: int, policy: Policy) -> tuple[float, 
     return gangs / (time.perf_counter() - began), gangs / (time.thread_time() - used)
 
 
+def live(pool: Pool, world: World, policy: Policy, url: str, steps: int) -> tuple[float, float, float]:
+    """Milliseconds of a live worker's planning step: the first of a term, then medians of wall and processor time."""
+    clock = Ticking()
+    ledger, fence = filled_ledger(pool, world, pool.queue, url, clock)
+    try:
+        first, wall, cpu = live_ms(ledger, fence, clock, world, policy, steps=steps)
+    finally:
+        ledger.close()
+    return first, statistics.median(wall), statistics.median(cpu)
+
+
+def measure_size(nodes: int, waiting: int) -> dict[str, float]:
+    """One size, in this process, whose memory is then that of the size (with the ledger's cache and its readers)."""
+    policy, world = Policy(), build_world(nodes=nodes, waiting=waiting)
+    pool = at_rest(world, policy, random.Random(SEED))
+    cold, _, _ = cold_ms(pool, world, 3)
+    wall, cpu = steady_ms(world, policy, cycles=11, pool=pool)
+    return {
+        "nodes": nodes,
+        "waiting": waiting,
+        "steady_ms": round(statistics.median(wall), 1),
+        "steady_cpu_ms": round(statistics.median(cpu), 1),
+        "cold_ms": round(statistics.median(cold), 1),
+        "memory_mib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
+    }
+
+
+def measured_apart(nodes: int, waiting: int) -> dict[str, float]:
+    """`measure_size` in a process of its own."""
+    command = [sys.executable, "-m", "benchmarks.cycle", "--size", str(nodes), str(waiting)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    found: dict[str, float] = json.loads(done.stdout)
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Measure plan() and write benchmarks/results/cycle.json.")
     parser.add_argument("--quick", action="store_true", help="an eighth of the size, for a look")
-    scale = 8 if parser.parse_args().quick else 1
+    parser.add_argument("--size", nargs=2, type=int, metavar=("NODES", "WAITING"), help="print one size as JSON")
+    options = parser.parse_args()
+    if options.size:
+        print(json.dumps(measure_size(*options.size)))
+        return
+    scale = 8 if options.quick else 1
     nodes, waiting, policy = 1250 // scale, 10_000 // scale, Policy()
-    rows: list[dict[str, object]] = []
+    by_nodes = [nodes // 10, nodes // 5, nodes // 2, nodes, nodes * 2, nodes * 4]
+    by_queue = [waiting // 100, waiting // 10, waiting, waiting * 5]
+    rows: list[dict[str, float]] = []
     with Progress(transient=True) as progress:
-        task = progress.add_task("cycle", total=8)
+        task = progress.add_task("cycle", total=6 + len(by_nodes) + len(by_queue) - 1)
         world = build_world(nodes=nodes, waiting=waiting)
         progress.advance(task)
         pool = at_rest(world, policy, random.Random(SEED))
         cold, cold_cpu, cold_plan = cold_ms(pool, world, 5)
         progress.advance(task)
+        with TemporaryDirectory(prefix="dsec-bench-") as folder:
+            first, live_wall, live_cpu = live(pool, world, policy, f"sqlite:///{folder}/ledger.db", 30)
+            progress.advance(task)
+            with postgres(Path(folder) / "postgres") as url:
+                _, postgres_wall, postgres_cpu = live(pool, world, policy, url, 30)
+            progress.advance(task)
         steady, steady_cpu = steady_ms(world, policy, cycles=30, pool=pool)
         progress.advance(task)
         rates = [admissions_per_s(nodes=nodes, gangs=nodes * 8, policy=policy) for _ in range(3)]
+        many = [admissions_per_s(nodes=nodes, gangs=nodes * 8, policy=policy, shapes=1000) for _ in range(3)]
         progress.advance(task)
-        sizes, times = [], []
-        for size in (nodes // 2, nodes, nodes * 2, nodes * 4):
-            sizes.append(size)
-            times.append(statistics.median(steady_ms(build_world(nodes=size, waiting=waiting), policy, cycles=11)[1]))
+        for size, line in [*((n, waiting) for n in by_nodes), *((nodes, n) for n in by_queue if n != waiting)]:
+            rows.append(measured_apart(size, line))
             progress.advance(task)
-            rows.append({"nodes": size, "waiting": waiting, "steady_cpu_ms": round(times[-1], 1)})
+    along = [row for row in rows if row["waiting"] == waiting]
+    across = sorted((row for row in rows if row["nodes"] == nodes), key=lambda row: row["waiting"])
+    _plot("nodes", waiting, along)
+    _plot("waiting", nodes, across)
+    exponents = {f"growth_exponent_{name}": _slope(name, some[-3:])
+                 for name, some in (("nodes", along), ("waiting", across))}  # fmt: skip
     publish(
         "cycle",
         {
@@ -237,9 +288,15 @@ def main() -> None:
             "steady_ms": statistics.median(steady),
             "steady_max_ms": max(steady),
             "steady_cpu_ms": statistics.median(steady_cpu),
+            "live_steady_ms": live_wall,
+            "live_steady_cpu_ms": live_cpu,
+            "live_first_ms": first,
+            "live_postgres_steady_ms": postgres_wall,
+            "live_postgres_steady_cpu_ms": postgres_cpu,
             "admissions_per_s": statistics.median(wall for wall, _ in rates),
             "admissions_per_cpu_s": statistics.median(cpu for _, cpu in rates),
-            "growth_exponent_nodes": float(np.polyfit(np.log(sizes[1:]), np.log(times[1:]), 1)[0]),
+            "admissions_per_s_1000_shapes": statistics.median(wall for wall, _ in many),
+            **exponents,
         },
         seeds=[SEED],
         aims={
@@ -259,6 +316,19 @@ def main() -> None:
         },
         rows=rows,
     )
+
+
+def _slope(name: str, rows: Sequence[dict[str, float]]) -> float:
+    sizes, times = [row[name] for row in rows], [row["steady_cpu_ms"] for row in rows]
+    return float(np.polyfit(np.log(sizes), np.log(times), 1)[0])
+
+
+def _plot(name: str, other: int, rows: Sequence[dict[str, float]]) -> None:
+    title = f"One cycle, {other:,} {'waiting' if name == 'nodes' else 'nodes'}"
+    figures = ("cold_ms", "steady_ms", "memory_mib")
+    plot = log_log_svg(title, name, "ms, MiB", {each: [(row[name], row[each]) for row in rows] for each in figures})
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    (RESULTS / f"cycle-{name}.svg").write_text(plot, encoding="utf-8")
 
 
 if __name__ == "__main__":

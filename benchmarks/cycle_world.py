@@ -69,14 +69,15 @@ def urgent(dice: random.Random, run_id: str, world: World, now: float) -> Queued
     return arrival(dice, run_id, team, GangRequest(**asked, priority=URGENT), NOW - now)  # type: ignore[arg-type]
 
 
-def one_gpu_shapes() -> list[GangRequest]:
-    """64 kinds of one-GPU gangs: 4 constraints on the model, 4 topologies, 4 run times."""
+def one_gpu_shapes(count: int = 64) -> list[GangRequest]:
+    """So many kinds of one-GPU gangs: 4 constraints on the model, 4 topologies, and as many run times as it takes."""
+    limits = LIMITS[1:5] if count <= 64 else tuple(600.0 * n for n in range(1, count // 16 + 2))
     return [
         GangRequest(devices_per_node=1, gpu_model=model, topology=topology, max_runtime_seconds=limit)
+        for limit in limits
         for model in (None, "H100", "A100", "H100|A100")
         for topology in (Topology.PREFERRED, Topology.NODE_DOMAIN, Topology.DOMAIN, Topology.RACK)
-        for limit in LIMITS[1:5]
-    ]
+    ][:count]
 
 
 def team_tree(devices: int) -> dict[str, Team]:
