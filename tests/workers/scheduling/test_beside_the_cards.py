@@ -196,6 +196,11 @@ def test_a_gang_that_declares_nothing_is_not_asked_to_leave_for_processors(cpus)
     assert evicted(result) == {"urgent": ["counted"]}
 
 
+def test_a_gang_without_cards_that_lacks_processors_is_told_that_no_node_takes_work():
+    result = decide(cluster(TEN, [busy()]), waiting("cpu", "1x0", cpus=4.0))
+    assert texts(result)["cpu"] == "needs CPU only, 4 CPUs on each node; no open node has so much free for it"
+
+
 def test_the_reason_names_the_processors_that_are_lacking():
     result = decide(cluster(TEN, [busy()]), HEAD)
     assert texts(result)["head"] == (

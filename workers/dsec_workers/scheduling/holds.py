@@ -83,7 +83,7 @@ class Holds:
         if request.devices == 0:
             if kind.backing_off_until is not None and fits_now(trial, number, kind):
                 return reasons.backing_off(kind.backing_off_until, self.trial.now)
-            return reasons.no_open_node(self.trial.snapshot.frozen.nodes, self.trial.snapshot.fleet.nodes)
+            return reasons.no_open_node(request, self.trial.snapshot.frozen.nodes, self.trial.snapshot.fleet.nodes)
         room = fits_now(trial, number, kind)
         if kind.parent is not None and not room and fits_without(trial, kind.parent, number, kind):
             return reasons.waits_for_parent(kind.parent, request)

@@ -234,10 +234,13 @@ def _closest(fleet: Fleet, view: View, shape: Shape) -> str:
     return f"{int(view.node_free.sum())} free, {count} of {shape.members} nodes have {shape.devices}"
 
 
-def no_open_node(closed: Mapping[str, str], nodes: Collection[str]) -> Reason:
-    """A gang without devices finds no node that takes work."""
+def no_open_node(request: GangRequest, closed: Mapping[str, str], nodes: Collection[str]) -> Reason:
+    """A gang without devices finds no node that takes work, or none that has what it asks for."""
     if closed and len(closed) == len(nodes):
         return frozen(next(iter(sorted(closed.items())))[1], "every node")
+    if request.cpus or request.memory_bytes:
+        text = f"needs {wanted(request)}; no open node has so much free for it"
+        return Reason(code=ReasonCode.WAITS_FOR_CAPACITY, text=text)
     return Reason(code=ReasonCode.WAITS_FOR_CAPACITY, text="needs a node; none takes work now")
 
 
