@@ -13,7 +13,6 @@ import argparse
 import asyncio
 import os
 import sys
-import sys
 import tempfile
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
