@@ -101,7 +101,9 @@ class Sorting:
             if found is None:
                 odd[place] = False  # like any other of its kind, after all
             else:
-                apart.setdefault(found, (self._odd_class(due[place], found), []))[1].append(place)
+                if found not in apart:
+                    apart[found] = self._odd_class(due[place], found), []
+                apart[found][1].append(place)
         for place in np.flatnonzero(no & ~odd).tolist():
             verdict = verdicts[int(kinds[place])]
             if verdict is not None:
