@@ -1,5 +1,6 @@
 """The rules a kubelet follows, one table each: what a reference, a path, a request, a status means."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from tests.fakes.kubelet import fields
 from tests.fakes.kubelet.admission import refusal
 from tests.fakes.kubelet.devices import Devices, OutOfDevices
 from tests.fakes.kubelet.expansion import expand
-from tests.fakes.kubelet.mounts import replace_paths
+from tests.fakes.kubelet.mounts import IMAGE, replace_paths
 from tests.fakes.kubelet.status import Conditions, ContainerState, phase, terminated
 
 
@@ -45,6 +46,14 @@ def test_references_are_replaced_where_they_are_known(text: str, meaning: str) -
 )
 def test_mount_paths_are_replaced_as_paths_only(text: str, meaning: str) -> None:
     assert replace_paths(text, {"/data": "/local/d", "/data/sub": "/local/s"}) == meaning
+
+
+def test_the_image_stays_where_it_is_below_a_path_that_is_mounted() -> None:
+    python, source = IMAGE
+    parent = str(Path(source).parent)
+    text = f"{python}/bin/python {source}:{source}/flows {parent}/other"
+    mounts = {parent: "/local", str(Path(python).parent): "/local"}
+    assert replace_paths(text, mounts) == f"{python}/bin/python {source}:{source}/flows /local/other"
 
 
 def test_labels_are_written_as_the_downward_api_writes_them() -> None:
