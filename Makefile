@@ -6,7 +6,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 UV := $(BIN)/python -m uv
 PYTEST := $(BIN)/python -m pytest --durations=25
-PROCESSES ?= 3
+PROCESSES ?= 4
 export DSEC_TEST_PATIENCE ?= 3
 # Where this is set, each of the many processes that a run starts compiles all that it imports.
 unexport PYTHONDONTWRITEBYTECODE

@@ -23,8 +23,8 @@ ALWAYS = (
     "checkpoint.commit.put", "checkpoint.head.publish", "checkpoint.manifest.put", "ledger.leave",
     "prefect.requeue.pid", "prefect.requeue.write", "ledger.requeue", "ledger.end", "ledger.take_lease",
 )  # fmt: skip
-"""The points on whose exactness everything rests: half of them are struck in every `make test`, the others next day."""
-ROTATING = 8
+"""The points on whose exactness everything rests: a third of them is struck in every `make test`, the others on the next two days."""
+ROTATING = 5
 """How many of the other points a `make test` strikes besides."""
 
 REPLACES_THE_PROCESS = frozenset({"flow.exec", "rank.exec"})
@@ -109,9 +109,9 @@ def seed() -> int:
 
 
 def todays(number: int) -> list[Case]:
-    """The rotating part: every second one of `ALWAYS` in one mode, and the next few of the others.
+    """The rotating part: every third one of `ALWAYS` in one mode, and the next few of the others.
 
-    Ten days in a row see all modes of `ALWAYS`, and two weeks every other point.
+    Fifteen days in a row see all modes of `ALWAYS`, and three weeks every other point.
     """
     by_point: dict[str, list[Case]] = {}
     for case in matrix():
@@ -119,8 +119,8 @@ def todays(number: int) -> list[Case]:
     others = sorted(set(by_point) - set(ALWAYS))
     random.Random(0).shuffle(others)
     first = number * ROTATING
-    half = [(place, point) for place, point in enumerate(ALWAYS) if place % 2 == number % 2 and point in by_point]
-    turns = [(point, number // 2 + place) for place, point in half]
+    third = [(place, point) for place, point in enumerate(ALWAYS) if place % 3 == number % 3 and point in by_point]
+    turns = [(point, number // 3 + place) for place, point in third]
     if others:
         turns += [(others[n % len(others)], n // len(others) + n) for n in range(first, first + ROTATING)]
     return [by_point[point][turn % len(by_point[point])] for point, turn in turns]

@@ -60,8 +60,8 @@ def test_whoever_recovers_may_be_killed_too(struck: Case, again: Strike, stage: 
     assert not outcome.broken, f"{struck}, then {again}\n{outcome.report}"
 
 
-def test_ten_days_strike_each_important_point_in_every_mode() -> None:
-    struck = {str(case.strike) for day in range(10) for case in cases.todays(1000 + day)}
+def test_fifteen_days_strike_each_important_point_in_every_mode() -> None:
+    struck = {str(case.strike) for day in range(15) for case in cases.todays(1000 + day)}
     assert {f"{point}:{mode}" for point in cases.ALWAYS for mode in MODES} <= struck
 
 
@@ -73,8 +73,8 @@ def test_the_parts_of_the_matrix_are_the_matrix() -> None:
         cases.part_of(whole, "8/7")
 
 
-def test_two_weeks_strike_every_point() -> None:
-    struck = {case.strike.point for day in range(14) for case in cases.todays(1000 + day)}
+def test_three_weeks_strike_every_point() -> None:
+    struck = {case.strike.point for day in range(21) for case in cases.todays(1000 + day)}
     assert struck == {case.strike.point for case in cases.matrix()}
 
 

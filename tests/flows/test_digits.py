@@ -52,15 +52,21 @@ def _train(**parameters: Any) -> float:
     return digits.train(**parameters)
 
 
-def test_the_loss_of_an_evicted_run_equals_the_uninterrupted_one_at_every_step(tmp_path: Path) -> None:
-    reference = losses(tmp_path / "reference")
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> dict[int, float]:
+    """The losses of a run that nobody interrupts."""
+    return losses(tmp_path_factory.mktemp("digits") / "reference")
+
+
+def test_the_loss_of_an_evicted_run_equals_the_uninterrupted_one_at_every_step(
+    tmp_path: Path, reference: dict[int, float]
+) -> None:
     evicted = losses(tmp_path / "evicted", evict_at=(20, 40))
     assert max(abs(reference[step] - evicted[step]) for step in reference) <= 1e-6
     assert reference[STEPS - 1] < 0.5 * reference[0]
 
 
-def test_another_seed_or_no_gradient_exchange_gives_another_loss(tmp_path: Path) -> None:
-    reference = losses(tmp_path / "reference")
+def test_another_seed_or_no_gradient_exchange_gives_another_loss(tmp_path: Path, reference: dict[int, float]) -> None:
     other_seed = losses(tmp_path / "seed", seed=1)
     alone = losses(tmp_path / "alone", exchange=False)
     assert max(abs(reference[step] - other_seed[step]) for step in reference) > 1e-3

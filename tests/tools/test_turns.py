@@ -12,10 +12,10 @@ def test_every_suite_names_tests_that_exist() -> None:
     assert [path for suite in TURNS for path in suite if not list(ROOT.glob(path.rstrip("/") + "*"))] == []
 
 
-def test_the_crash_matrix_stays_in_one_process_and_begins() -> None:
+def test_the_crash_matrix_stays_in_one_process_and_begins_among_the_first() -> None:
     matrix, stories = "tests/crash/test_matrix.py", "tests/crash/test_reached.py"
     assert suite_of(matrix) == suite_of(stories) != suite_of("tests/crash/test_by_name.py")
-    assert turn_of(matrix) == 0
+    assert turn_of(matrix) < 2
 
 
 def test_a_file_of_no_suite_is_one_of_its_own_and_comes_last() -> None:
