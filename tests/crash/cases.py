@@ -23,7 +23,7 @@ ALWAYS = (
     "checkpoint.commit.put", "checkpoint.head.publish", "checkpoint.manifest.put", "ledger.leave",
     "prefect.requeue.pid", "prefect.requeue.write", "ledger.requeue", "ledger.end", "ledger.take_lease",
 )  # fmt: skip
-"""The points on whose exactness everything rests: a third of them is struck in every `make test`, the others on the next two days."""
+"""The points on whose exactness everything rests: every `make test` strikes a third of them, in turn."""
 ROTATING = 5
 """How many of the other points a `make test` strikes besides."""
 
