@@ -161,8 +161,8 @@ def test_a_gang_is_killed_by_its_infrastructure_id_though_its_worker_hangs(site:
     site.wait_gang(run, GangState.RUNNING)
     site.wait("its user code", notes.exists)
     infrastructure = site.run(run)["infrastructure_pid"]
+    leader.send_signal(signal.SIGSTOP)  # before it can hear of the cancellation, and act
     site.set_state(run, "CANCELLED", force=True)
-    leader.send_signal(signal.SIGSTOP)
     process = Path(f"/proc/{notes.read_text().split()[2]}")
     assert process.exists()
     asyncio.run(_kill(site, infrastructure))

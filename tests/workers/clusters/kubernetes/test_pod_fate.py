@@ -143,8 +143,16 @@ def test_a_disruption_that_did_not_come_to_pass_is_none() -> None:
 def test_a_member_has_ended_with_its_own_container_whatever_else_runs_in_its_pod(containers: Any) -> None:
     statuses = [runs(name="istio-proxy"), ended(3, "the last word")]
     fate = fate_of(pod(phase="Running", containers=containers, containerStatuses=statuses))
-    assert fate.has_ended and not fate.is_over and not fate.is_running
+    assert fate.has_ended and fate.has_company and not fate.is_over and not fate.is_running
     assert (fate.exit_code, fate.message) == (3, "the last word")
+
+
+def test_a_member_alone_in_its_pod_has_no_company_before_the_kubelet_says_that_the_pod_is_over() -> None:
+    """Such a pod ends by itself, and its log with it if somebody deletes it."""
+    fate = fate_of(pod(phase="Running", containerStatuses=[ended(0)]))
+    assert fate.has_ended and not fate.is_over and not fate.has_company
+    both = [ended(0, name="istio-proxy"), ended(0)]
+    assert not fate_of(pod(phase="Running", containers=(OURS, PROXY), containerStatuses=both)).has_company
 
 
 @pytest.mark.parametrize("containers", [(OURS, PROXY), (PROXY, OURS)], ids=["proxy last", "proxy first"])

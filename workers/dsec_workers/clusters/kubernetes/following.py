@@ -145,7 +145,7 @@ class Following:
         """Stop what is left in pods whose member has ended: a pod holds its devices until all of it has stopped."""
         for index, pod in list(self.view.pods.items()):
             fate, uid = self.view.fate(index), pod["metadata"]["uid"]
-            if fate is None or not fate.has_ended or fate.is_over:
+            if fate is None or not fate.has_ended or not fate.has_company:
                 continue
             if now - self._dismissed.get(uid, float("-inf")) > SIDECAR_SECONDS + REPEAT_SECONDS:
                 self._dismissed[uid] = now

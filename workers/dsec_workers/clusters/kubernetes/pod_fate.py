@@ -39,6 +39,8 @@ class Fate:
     """The gang's container runs."""
     has_ended: bool
     """The gang's container has stopped; what else is in the pod may run on, and holds the devices as long."""
+    has_company: bool
+    """Containers of the pod that are not the gang's have not stopped."""
     is_over: bool
     """All of its containers have stopped, by the kubelet's word."""
     exit_code: int | None
@@ -67,7 +69,9 @@ def fate_of(pod: Mapping[str, Any]) -> Fate:
     """What is known of this pod now."""
     spec, status = pod.get("spec") or {}, pod.get("status") or {}
     phase, reason = status.get("phase") or "Pending", status.get("reason") or ""
-    state = _states(status, "containerStatuses").get(_own_container(spec), {})
+    own, states = _own_container(spec), _states(status, "containerStatuses")
+    state = states.get(own, {})
+    others = [each.get("name") for each in spec.get("containers") or () if each.get("name") != own]
     ended, waiting = state.get("terminated") or {}, state.get("waiting") or {}
     is_over = phase in ("Succeeded", "Failed")
     is_leaving = bool(pod["metadata"].get("deletionTimestamp"))
@@ -81,6 +85,7 @@ def fate_of(pod: Mapping[str, Any]) -> Fate:
         is_leaving=is_leaving,
         is_running=phase == "Running" and not ended and not waiting,
         has_ended=is_over or bool(ended),
+        has_company=not is_over and not all(states.get(name, {}).get("terminated") for name in others),
         is_over=is_over,
         exit_code=ended.get("exitCode"),
         message=ended.get("message") or "",
