@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -31,6 +32,7 @@ from tests.workers.clusters.kubernetes.test_cluster import jobs, pods, pods_of, 
 from tests.workers.clusters.kubernetes.test_in_pods import flow
 from tests.workers.clusters.kubernetes.test_outposts import TRAINS
 
+CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 FLOW_CONTROL = "/apis/flowcontrol.apiserver.k8s.io/v1"
 WAITS = "run([sys.executable, '-c', 'import time; time.sleep(600)'])"
@@ -142,6 +144,22 @@ async def test_a_node_that_is_deleted_ends_its_gang_as_the_platforms_failure_and
     assert (await told.until(again.key, Gone)).flow_exit == 0
 
 
+async def make_class(api: Api, namespace: str, name: str, **fields: Any) -> None:
+    """A PriorityClass, once pods may name it: the admission of pods hears of a new one a moment late."""
+    await api.create(CLASSES, {"metadata": {"name": name}, **fields}, at=AT)
+    pod, path = shell("probe", "exit 0", priorityClassName=name), f"/api/v1/namespaces/{namespace}/pods"
+
+    async def is_known() -> bool:
+        try:
+            await api._once("POST", path, body=pod, query={"dryRun": "All"}, content_type="application/json")
+        except Forbidden as refused:
+            assert "no PriorityClass" in str(refused)
+            return False
+        return True
+
+    await until(is_known)
+
+
 async def test_a_pod_that_kube_scheduler_preempts_lets_its_whole_gang_checkpoint_and_leave(
     kubernetes_api: Api, namespace: str, two_nodes: list[str], open_cluster: OpenCluster,
     tmp_path: Path,
@@ -151,9 +169,7 @@ async def test_a_pod_that_kube_scheduler_preempts_lets_its_whole_gang_checkpoint
     await told.cluster.launch(order)
     await told.until(order.key, Started)
     await until(lambda: progress(told, order.key) > 5)
-    priority = {"metadata": {"name": namespace}, "value": 1000, "globalDefault": False}
-    path = "/apis/scheduling.k8s.io/v1/priorityclasses"
-    await kubernetes_api.create(path, priority, at=AT)
+    await make_class(kubernetes_api, namespace, namespace, value=1000)
     try:
         here = {"kubernetes.io/hostname": two_nodes[0]}
         foreign = shell("foreign", "exit 7", gpus=2, priorityClassName=namespace, nodeSelector=here)
@@ -165,17 +181,15 @@ async def test_a_pod_that_kube_scheduler_preempts_lets_its_whole_gang_checkpoint
         done = await Pods(kubernetes_api, namespace).phase("foreign", "Failed")
         assert ended(done)["exitCode"] == 7
     finally:
-        await kubernetes_api.delete(f"{path}/{namespace}", at=AT)
+        await kubernetes_api.delete(f"{CLASSES}/{namespace}", at=AT)
 
 
 async def test_with_a_priority_class_above_the_default_kube_scheduler_takes_no_single_member_from_a_gang(
     kubernetes_api: Api, namespace: str, two_nodes: list[str], open_cluster: OpenCluster, tmp_path: Path
 ) -> None:
-    path = "/apis/scheduling.k8s.io/v1/priorityclasses"
     ours, theirs = f"{namespace}-gangs", f"{namespace}-foreign"
-    own_class = {"metadata": {"name": ours}, "value": 100000, "preemptionPolicy": "Never"}  # as the chart has it
-    await kubernetes_api.create(path, own_class, at=AT)
-    await kubernetes_api.create(path, {"metadata": {"name": theirs}, "value": 1000}, at=AT)
+    await make_class(kubernetes_api, namespace, ours, value=100000, preemptionPolicy="Never")  # as the chart has it
+    await make_class(kubernetes_api, namespace, theirs, value=1000)
     try:
         told = await open_cluster(two_nodes, priority_class=ours)
         order = flow(order_on(two_nodes, gpus=2), tmp_path, WAITS)
@@ -200,7 +214,7 @@ async def test_with_a_priority_class_above_the_default_kube_scheduler_takes_no_s
         await told.until(order.key, Gone)
     finally:
         for name in (ours, theirs):
-            await kubernetes_api.delete(f"{path}/{name}", at=AT)
+            await kubernetes_api.delete(f"{CLASSES}/{name}", at=AT)
 
 
 async def test_autoscalers_are_told_on_every_pod_of_a_gang_not_to_take_its_node_away(
