@@ -45,7 +45,7 @@ test: kube-programs prometheus ## Everything but the tests that take minutes; th
 	$(PYTEST) -n $(PROCESSES) -m "not long"
 
 test-fast: lint ## About a minute: lint, and the tests that need no server
-	$(PYTEST) -n $(PROCESSES) -m "not slow and not long"
+	$(PYTEST) -n 2 -m "not slow and not long"
 
 test-long: kube-programs prometheus ## Everything, the tests that take minutes included
 	$(PYTEST) -n $(PROCESSES)
