@@ -22,11 +22,6 @@ LEADER = Standing(
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
 def turns(clock: ManualClock) -> Turns:
     return Turns(clock=clock, metrics=WorkerMetrics("gpus"))
 

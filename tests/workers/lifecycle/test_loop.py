@@ -1,6 +1,5 @@
 """What the loop's steps set in motion, from a real ledger; its errands are noted and not run."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,25 +12,6 @@ from dsec_workers.scheduling import Policy
 from tests.blocks.ledger.gangs import POOL, admitted, running, waiting
 from tests.fixtures.clock import ManualClock
 from tests.workers.scheduling.world import node
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-def ledger(tmp_path: Path, clock: ManualClock):
-    ledger = Ledger.open(f"sqlite:///{tmp_path}/ledger.db", clock=clock)
-    yield ledger
-    ledger.close()
-
-
-@pytest.fixture
-def fence(ledger: Ledger) -> Fence:
-    fence = ledger.take_lease(POOL, "leader", seen=None)
-    assert fence is not None
-    return fence
 
 
 @pytest.fixture

@@ -42,20 +42,6 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture
-def ledger(tmp_path: Path):
-    ledger = Ledger.open(f"sqlite:///{tmp_path}/ledger.db", clock=ManualClock())
-    yield ledger
-    ledger.close()
-
-
-@pytest.fixture
-def fence(ledger: Ledger) -> Fence:
-    fence = ledger.take_lease(POOL, "leader", seen=None)
-    assert fence is not None
-    return fence
-
-
 class MirrorMachine(LedgerMachine):
     """The ledger's own machine, and beside it a worker that looks now and then."""
 
