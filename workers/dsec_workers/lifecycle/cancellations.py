@@ -20,14 +20,13 @@ async def look(term: Term) -> None:
 
 
 async def look_at_holders(term: Term, gangs: list[Gang]) -> None:
-    """Find runs that ended while their gang holds devices: forced states emit no Cancelling.
+    """Find runs that ended or pause while their gang holds devices: forced states emit no Cancelling.
 
-    Thousands may hold devices, so only the runs that ended are read, and all of them only when one was deleted.
+    Thousands may hold devices, so only those runs are read, and all of them only when one was deleted.
     """
     ids = [gang.run_id for gang in gangs]
-    ended = await term.api.runs(ids, types=TERMINAL)
-    for run in ended.values():
-        start(term, run)
+    for run in (await term.api.runs(ids, types={*TERMINAL, "PAUSED"})).values():
+        await heard(term, run)
     if await term.api.how_many(ids) < len(ids):
         found = await term.api.runs(ids)
         for run_id in ids:
@@ -41,7 +40,7 @@ def start(term: Term, run: Run) -> None:
 
 
 async def heard(term: Term, run: Run) -> None:
-    """An event named a run that is not Scheduled: ends, cancellations and pauses are news."""
+    """A run that is not Scheduled, named by an event or found by a look: ends, cancellations and pauses are news."""
     if run.state.type == "CANCELLING" or run.state.terminal:
         start(term, run)
     elif run.state.type == "PAUSED" and not run.state.suspended:
@@ -142,9 +141,16 @@ def _children(term: Term, run_id: str) -> list[Gang]:
 
 
 async def _say_what_a_pause_costs(term: Term, run: Run) -> None:
+    if term.pauses_told.get(run.id) == run.state.id:
+        return
     gang = await term.read(term.ledger.gang, run.id)
     if gang is None or gang.state not in HOLDING_STATES or gang.request.devices == 0:
         return
+    term.pauses_told[run.id] = run.state.id
     message = f"Paused: this run keeps its {gang.request.describe()} meanwhile; suspend it to let them go."
     line = {"name": "dsec.worker", "level": WARNING, "message": message, "flow_run_id": run.id}
-    await term.api.logs([{**line, "timestamp": iso(term.clock.now())}])
+    try:
+        await term.api.logs([{**line, "timestamp": iso(term.clock.now())}])
+    except BaseException:
+        del term.pauses_told[run.id]  # it was not told: the next look does
+        raise

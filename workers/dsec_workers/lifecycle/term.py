@@ -118,6 +118,8 @@ class Term:
     """Why we stopped an attempt ourselves: the kind of its outcome."""
     over_since: dict[GangKey, float] = field(default_factory=dict)
     """Attempts that run on although their run has a final state, and since when we know (monotonic)."""
+    pauses_told: dict[str, str] = field(default_factory=dict)
+    """The pause (by its state's id) whose price a run's log tells already, by run id."""
     astray: set[str] = field(default_factory=set)
     """Gangs that wait here while their run is not Scheduled: somebody has to look."""
     draining: bool = False
@@ -228,6 +230,7 @@ class Term:
             times.pop(key, None)
         self.notices.pop(key, None)
         self.stopped_for.pop(key, None)
+        self.pauses_told.pop(key.run_id, None)
         self.last_words.add(key)
         self.leaving_soon.discard(key)
         self.stopping.discard(key)
