@@ -52,7 +52,7 @@ def serve(home: Path) -> NoReturn:
     if lock is None:
         print("another fork-server serves this home", file=sys.stderr)
         sys.exit(0)
-    _import_what_runs_need()
+    import_what_runs_need()
     listener = listen(socket_path(home, SOCKET_NAME))
     own = processes.identify(os.getpid())
     loaded = fingerprint()
@@ -75,7 +75,8 @@ def listen(path: Path) -> socket.socket:
     return listener
 
 
-def _import_what_runs_need() -> None:
+def import_what_runs_need() -> None:
+    """Before the first fork; RuntimeError where that left a thread, which no child would have."""
     warmth.import_modules()
     warmth.share_tls_contexts()
     rehearsal.rehearse()
