@@ -1,5 +1,9 @@
 """Fixtures shared by all tests, one module a server, and how the tests are spread over processes."""
 
+import gc
+
+import pytest
+
 pytest_plugins = [
     "tests.fixtures.forking",
     "tests.fixtures.kubernetes",
@@ -10,3 +14,10 @@ pytest_plugins = [
     "tests.fixtures.slow_api",
     "tests.fixtures.turns",
 ]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """Leave alone what is there before the first test: without this the collector walks all of it again and again."""
+    gc.collect()
+    gc.freeze()
