@@ -11,6 +11,7 @@ pytest_plugins = [
     "tests.fixtures.prefect",
     "tests.fixtures.process_nodes",
     "tests.fixtures.s3",
+    "tests.fixtures.second_try",
     "tests.fixtures.slow_api",
     "tests.fixtures.turns",
 ]
