@@ -21,8 +21,8 @@ from dsec_blocks.model.reasons import Reason
 from dsec_blocks.model.requests import GangRequest
 from dsec_blocks.model.teams import Team
 from dsec_workers.lifecycle import incidents
+from dsec_workers.lifecycle.admission_checks import AdmissionChecks, checks_as_told
 from dsec_workers.lifecycle.data_distance import NOTHING_KNOWN, DataDistance
-from dsec_workers.lifecycle.doors import Doors, doors_as_told
 from dsec_workers.lifecycle.mirror import view_of
 from dsec_workers.lifecycle.orders import standing
 from dsec_workers.lifecycle.plan_input import Line, facts_of, snapshot_of
@@ -54,7 +54,7 @@ class Present:
     """What has arrived so far."""
     refused: tuple[Hold, ...] = ()
     """Who is not planned at all: a pause or a run limit of Prefect's keeps them out."""
-    doors: Doors | None = None
+    checks: AdmissionChecks | None = None
     """What Prefect's pauses and run limits let through; None where they are not known."""
 
     def plan(self, *more: QueuedGang) -> Plan:
@@ -64,7 +64,7 @@ class Present:
     @property
     def unknown(self) -> tuple[str, ...]:
         """What the leader would heed beside this, and nobody here can tell."""
-        found = [] if self.doors is not None else ["pauses and run limits set in Prefect"]
+        found = [] if self.checks is not None else ["pauses and run limits set in Prefect"]
         if any("kubernetes.io/hostname" in node.labels for node in self.snapshot.fleet.source):
             found.append("quotas and limit ranges of the namespaces that gangs run in")
         return tuple(found)
@@ -84,22 +84,22 @@ class Answer:
     """What the leader would heed beside this, and nobody here can tell."""
 
 
-def present(ledger: Ledger, pool: str, *, now: float, doors: Mapping[str, Any] | None = None) -> Present:
+def present(ledger: Ledger, pool: str, *, now: float, checks: Mapping[str, Any] | None = None) -> Present:
     """The pool as its ledger tells it, with the policy that it plans by and all that operators have ordered.
 
-    `doors` is what Prefect says of pauses and run limits (`doors_as_told`); without it they are not known.
+    `checks` is what Prefect says of pauses and run limits (`checks_as_told`); without it they are not known.
     """
     with nothing_is_garbage():
-        return _present(ledger, pool, now=now, doors=doors)
+        return _present(ledger, pool, now=now, checks=checks)
 
 
-def _present(ledger: Ledger, pool: str, *, now: float, doors: Mapping[str, Any] | None) -> Present:
+def _present(ledger: Ledger, pool: str, *, now: float, checks: Mapping[str, Any] | None) -> Present:
     policy, nodes, view = active_policy(ledger, pool), ledger.nodes(pool), view_of(ledger.whole(pool))
     orders = standing(ledger.wishes(pool), nodes, now)
     facts = facts_of(ledger, pool, now=now, policy=policy, nodes=nodes, view=view, orders=orders)
     data = DataDistance(ledger.inventories(), nodes=nodes, now=now)
-    through = None if doors is None else doors_as_told(pool, doors, view.gangs.values())
-    queue, refused = Line().queue(view, through or Doors(), now=now, data=data)
+    through = None if checks is None else checks_as_told(pool, checks, view.gangs.values())
+    queue, refused = Line().queue(view, through or AdmissionChecks(), now=now, data=data)
     return Present(
         snapshot=snapshot_of(facts),
         waiting=tuple(queue),
@@ -108,7 +108,7 @@ def _present(ledger: Ledger, pool: str, *, now: float, doors: Mapping[str, Any] 
         arrivals=facts.arrivals,
         policy=policy,
         now=now,
-        doors=through,
+        checks=through,
         names={gang.run_id: gang.name for gang in view.gangs.values()},
     )
 
@@ -129,14 +129,14 @@ def captured(path: Path) -> Present:
         now=found.now,
         data=found.data,
         arrivals=found.arrivals,
-        doors=found.doors,
+        checks=found.checks,
         names={gang.run_id: gang.name for gang in found.gangs},
     )
 
 
-def holds(ledger: Ledger, pool: str, *, now: float, doors: Mapping[str, Any] | None = None) -> dict[str, Hold]:
+def holds(ledger: Ledger, pool: str, *, now: float, checks: Mapping[str, Any] | None = None) -> dict[str, Hold]:
     """By run: why each waiting gang waits, its place, its estimate and its factors."""
-    there = present(ledger, pool, now=now, doors=doors)
+    there = present(ledger, pool, now=now, checks=checks)
     return {hold.run_id: hold for hold in (*there.refused, *there.plan().holds)}
 
 
@@ -164,7 +164,7 @@ def what_if(present: Present, gang: Gang) -> Answer:
         raise UnknownTeam(
             f"unknown team {gang.team}; teams are {', '.join(sorted(teams))}; `dsec team add {gang.team}`"
         )
-    closed = present.doors.of_team(gang.team) if present.doors is not None else None
+    closed = present.checks.of_team(gang.team) if present.checks is not None else None
     if closed is not None:
         kept_out = Hold(run_id=gang.run_id, reason=closed)
         return Answer(admit=None, hold=kept_out, shadow=None, conditional_until=None, unknown=present.unknown)
@@ -175,8 +175,8 @@ def what_if(present: Present, gang: Gang) -> Answer:
     result = asked.plan(queued(gang, seconds_saved=saved, now=present.now))
     admit = next((admit for admit in result.admits if admit.run_id == gang.run_id), None)
     hold = next((hold for hold in result.holds if hold.run_id == gang.run_id), None)
-    if admit is not None and present.doors is not None:
-        late = present.doors.refused_after(result.admits, gang, {each.run_id: each.team for each in present.waiting})
+    if admit is not None and present.checks is not None:
+        late = present.checks.refused_after(result.admits, gang, {each.run_id: each.team for each in present.waiting})
         if late is not None:
             admit, hold = None, Hold(run_id=gang.run_id, reason=late)
     return Answer(

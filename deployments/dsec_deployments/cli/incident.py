@@ -32,12 +32,12 @@ def capture(
     from dsec_blocks.model.errors import DsecError
     from dsec_deployments.cli.output import console
     from dsec_deployments.cli.session import session
-    from dsec_deployments.pool_doors import prefect_doors
+    from dsec_deployments.pool_checks import prefect_checks
     from dsec_workers.lifecycle import incidents
 
     with session(pool) as s:
-        doors, now = prefect_doors(s.prefect, s.pool), s.clock.now()
-        document = incidents.capture(s.ledger, s.pool, now=now, by=s.user, why=why, decisions=decisions, doors=doors)
+        checks, now = prefect_checks(s.prefect, s.pool), s.clock.now()
+        document = incidents.capture(s.ledger, s.pool, now=now, by=s.user, why=why, decisions=decisions, checks=checks)
     text = json.dumps(document, indent=1) + "\n"
     try:
         files.write(path, text.encode(), at="incident.write")

@@ -56,9 +56,9 @@ def waiting(s: Session) -> list[dict[str, Any]]:
     from dsec_blocks.model.gangs import GangState
     from dsec_blocks.model.reasons import ReasonCode
     from dsec_deployments.foresight import holds
-    from dsec_deployments.pool_doors import prefect_doors
+    from dsec_deployments.pool_checks import prefect_checks
 
-    expected = holds(s.ledger, s.pool, now=s.clock.now(), doors=prefect_doors(s.prefect, s.pool))
+    expected = holds(s.ledger, s.pool, now=s.clock.now(), checks=prefect_checks(s.prefect, s.pool))
     rows = []
     for gang in s.ledger.gangs(s.pool, {GangState.WAITING}):
         # What the worker refused before planning, no plan knows about: then the reason is the ledger's.

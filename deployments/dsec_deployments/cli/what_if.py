@@ -45,7 +45,7 @@ def what_if(
     from dsec_deployments import foresight
     from dsec_deployments.cli.output import console, print_json
     from dsec_deployments.cli.session import session
-    from dsec_deployments.pool_doors import prefect_doors
+    from dsec_deployments.pool_checks import prefect_checks
     from dsec_workers.lifecycle.data_distance import weighed
 
     with session(pool) as s:
@@ -53,8 +53,8 @@ def what_if(
         if incident:
             there = foresight.captured(incident)
         else:
-            doors = prefect_doors(s.prefect, s.pool)
-            there = foresight.present(s.ledger, s.pool, now=s.clock.now(), doors=doors)
+            checks = prefect_checks(s.prefect, s.pool)
+            there = foresight.present(s.ledger, s.pool, now=s.clock.now(), checks=checks)
     gang = foresight.newcomer(asked, team=team or of_team, now=there.now)
     answers = [told("now", foresight.what_if(there, gang), there)]
     if add_nodes:

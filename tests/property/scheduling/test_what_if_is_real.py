@@ -106,7 +106,7 @@ POLICIES: tuple[dict[str, object], ...] = (
 
 
 @st.composite
-def doors(draw: st.DrawFn) -> dict[str, Any]:
+def checks(draw: st.DrawFn) -> dict[str, Any]:
     """What somebody has set in Prefect; mostly nothing."""
     return {
         "is_paused": draw(st.sampled_from([False, False, False, True])),
@@ -153,7 +153,7 @@ def test_what_if_is_what_the_worker_then_does(data: st.DataObject) -> None:
     asked, team, more = data.draw(requests()), data.draw(st.sampled_from(TEAMS)), data.draw(st.integers(0, 2))
     asked = replace(asked, inputs=data.draw(INPUTS))
     wait = [replace(gang, request=replace(gang.request, inputs=data.draw(INPUTS))) for gang in wait]
-    told = data.draw(doors())
+    told = data.draw(checks())
     with pools(cluster, known, run, wait) as (ledger, fence):
         for node, (held, bandwidth, age) in data.draw(inventories(cluster)).items():
             ledger.report_inventory(node, at=NOW - age, bandwidth_bytes_per_s=bandwidth, bundles=held)
@@ -161,11 +161,11 @@ def test_what_if_is_what_the_worker_then_does(data: st.DataObject) -> None:
             ledger.put_policy("pool", rules, by="ops", why="test")
         if run:
             _made_way(ledger, fence, data.draw(st.lists(st.sampled_from([gang.run_id for gang in run]), max_size=2)))
-        document = incidents.capture(ledger, "pool", now=NOW, by="test", doors=told)
+        document = incidents.capture(ledger, "pool", now=NOW, by="test", checks=told)
         incident = incidents.load(json.loads(json.dumps(document)))
         by_file = plan(incident.snapshot, incident.queue, incident.policy, NOW)
-        assert by_file == foresight.present(ledger, "pool", now=NOW, doors=told).plan()
-        there = foresight.present(ledger, "pool", now=NOW, doors=told)
+        assert by_file == foresight.present(ledger, "pool", now=NOW, checks=told).plan()
+        there = foresight.present(ledger, "pool", now=NOW, checks=told)
         assert there.unknown == ()
         if more:
             there, _ = foresight.with_more_nodes(there, more)
@@ -176,7 +176,7 @@ def test_what_if_is_what_the_worker_then_does(data: st.DataObject) -> None:
         larger = there.snapshot.fleet.source
         ledger.put_nodes(fence, larger)
         ledger.enqueue(fence, [replace(newcomer, pool="pool")])
-        foreseen = foresight.present(ledger, "pool", now=NOW, doors=told)
+        foreseen = foresight.present(ledger, "pool", now=NOW, checks=told)
         real = _planned(ledger, fence, larger, told)
         assert real == foreseen.plan()
         made = ledger.gang(foresight.NEWCOMER)

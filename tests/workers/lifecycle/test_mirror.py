@@ -12,7 +12,7 @@ from dsec_blocks.ledger import Fence, Holding, Ledger, Resumption
 from dsec_blocks.ledger.changes import ALIVE
 from dsec_blocks.model.devices import Device, Node
 from dsec_workers.lifecycle import mirror as mirrors
-from dsec_workers.lifecycle.doors import Doors
+from dsec_workers.lifecycle.admission_checks import AdmissionChecks
 from dsec_workers.lifecycle.mirror import Mirror, differences, view_of
 from dsec_workers.lifecycle.orders import Orders
 from dsec_workers.lifecycle.plan_input import Line, facts_of, snapshot_of
@@ -96,8 +96,8 @@ class MirrorMachine(LedgerMachine):
         self.last = snapshot_of(facts[0], self.last)
         anew = snapshot_of(facts[1])
         assert {g.run_id: g for g in self.last.gangs()} == {g.run_id: g for g in anew.gangs()}
-        queue, _ = self.line.queue(view, Doors(), now=now)
-        again, _ = Line().queue(fresh, Doors(), now=now)
+        queue, _ = self.line.queue(view, AdmissionChecks(), now=now)
+        again, _ = Line().queue(fresh, AdmissionChecks(), now=now)
         assert queue == again
         assert plan(self.last, queue, POLICY, now) == plan(anew, again, POLICY, now)
 

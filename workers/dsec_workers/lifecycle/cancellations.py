@@ -121,12 +121,12 @@ async def _stop(term: Term, gang: Gang, run: Run | None) -> None:
         since = term.over_since.setdefault(key, term.clock.monotonic())
         if term.clock.monotonic() - since < term.settings.linger_seconds:
             return
-    term.stopping.add(key)
     term.stopped_for[key] = "over" if natural else "cancelled"
-    term.decide("cancel", "stopping", run_id=gang.run_id, why="deleted" if run is None else run.state.name)
     children = [] if natural or run is None else _children(term, gang.run_id)
     term.astray |= {child.run_id for child in children if child.state is GangState.WAITING}
     await term.cluster.stop(key, gang.request.grace_seconds)
+    term.stopping.add(key)  # only now: a stop that failed is asked for again by the next look
+    term.decide("cancel", "stopping", run_id=gang.run_id, why="deleted" if run is None else run.state.name)
     for child in children:
         await term.api.cancel(child.run_id, "The parent flow run was cancelled.")
 

@@ -1,7 +1,7 @@
 """Whether a worker is alive, and whether it can do its part: what a kubelet asks, and a person at night.
 
 *Alive* is told by turning: each step of the loop says when it came round, and one that has not for minutes hangs; only
-a restart cures that. What a restart does not cure (the ledger or the Prefect API is away) never makes a worker dead.
+a restart cures that. What a restart does not cure (ledger, cluster or Prefect API are away) never makes a worker dead.
 *Ready* is a worker that knows whether it leads and can read the ledger. Prefect being away is told, and is no reason:
 gangs run on, and a pod that is not ready would only hinder the draining of nodes.
 """
@@ -75,6 +75,7 @@ class Standing:
     draining: bool
     ledger_answers: bool
     prefect_away: bool
+    cluster_away: bool = False
 
 
 def hangs(ages: Mapping[str, float], needed: set[str], *, most: float = STUCK_SECONDS) -> list[str]:
@@ -112,5 +113,6 @@ def told(standing: Standing, ages: Mapping[str, float], reasons: list[str]) -> d
         "draining": standing.draining,
         "ledger": "answers" if standing.ledger_answers else "away",
         "prefect": "away" if standing.prefect_away else "answers",
+        "cluster": "away" if standing.cluster_away else "answers",
         "seconds_since": {step: round(age, 1) for step, age in sorted(ages.items())},
     }

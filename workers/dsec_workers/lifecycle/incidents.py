@@ -7,7 +7,7 @@ that then look alike are numbered), and what runs said or where they keep files 
 
 The format: `{"format": "dsec-incident", "version": 3, "captured_at", "captured_by", "why", "pool", "policy":
 {"version", "values"}, "nodes", "teams", "usage", "gangs", "holdings", "evictions", "shadows", "orders", "decisions",
-"inventories", "arrivals", "made_way", "doors"}`. Version 1 had none of the last four, version 2 not the last two.
+"inventories", "arrivals", "made_way", "checks"}`. Version 1 had none of the last four, version 2 not the last two.
 Times are seconds since the epoch; records have the fields of the dataclasses they are named after. A reader refuses a
 version that is newer than its own.
 """
@@ -24,8 +24,8 @@ from dsec_blocks.model.devices import Node
 from dsec_blocks.model.errors import InvalidRequest
 from dsec_blocks.model.gangs import HOLDING_STATES, Gang, GangState
 from dsec_blocks.model.teams import Team
+from dsec_workers.lifecycle.admission_checks import AdmissionChecks, checks_as_told
 from dsec_workers.lifecycle.data_distance import DataDistance, spelling_of
-from dsec_workers.lifecycle.doors import Doors, doors_as_told
 from dsec_workers.lifecycle.mirror import reading_of, view_of
 from dsec_workers.lifecycle.orders import standing
 from dsec_workers.lifecycle.plan_input import Facts, Line, remembered_seconds, snapshot_of
@@ -55,7 +55,7 @@ class Incident:
     decisions: tuple[Decision, ...]
     data: DataDistance
     arrivals: Arrivals
-    doors: Doors | None
+    checks: AdmissionChecks | None
     """What Prefect's pauses and limits let through; None where whoever captured it did not ask."""
 
 
@@ -67,11 +67,11 @@ def capture(
     by: str,
     why: str = "",
     decisions: int = LAST_DECISIONS,
-    doors: Mapping[str, Any] | None = None,
+    checks: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The pool as its ledger tells it, as a JSON-ready document without secrets.
 
-    `doors` is what Prefect says of its pauses and limits, as `doors.doors_as_told` takes it.
+    `checks` is what Prefect says of its pauses and limits, as `admission_checks.checks_as_told` takes it.
     """
     policy = active_policy(ledger, pool)
     half_life, weights = policy.usage_half_life_seconds, policy.model_weights
@@ -103,7 +103,7 @@ def capture(
         "arrivals": _dump(Arrivals, ledger.arrivals(pool)),
         "inventories": _dump(list[Inventory], [_renamed(inventory, names) for inventory in held]),
         "made_way": ledger.evicted_since(pool, now - remembered_seconds(policy)),
-        "doors": None if doors is None else dict(doors),
+        "checks": None if checks is None else dict(checks),
     }
 
 
@@ -122,7 +122,7 @@ def load(document: Mapping[str, Any], *, file: str = "incident") -> Incident:
         gangs = _load(list[Gang], document, "gangs", file)
         arrivals = _load(Arrivals, document, "arrivals", file) if version > 1 else Arrivals()
         made_way = _load(list[tuple[str, str, float, str]], document, "made_way", file) if version > 2 else []
-        told = document["doors"] if version > 2 else None
+        told = document["checks"] if version > 2 else None
         obeyed = policy_from_mapping(policy["values"], file=f"{file}: policy", version=str(policy["version"]))
         view = view_of(
             reading_of(
@@ -131,7 +131,7 @@ def load(document: Mapping[str, Any], *, file: str = "incident") -> Incident:
                 _load(list[Eviction], document, "evictions", file),
             )
         )
-        doors = None if told is None else doors_as_told(pool, told, gangs)
+        checks = None if told is None else checks_as_told(pool, told, gangs)
         held = _load(list[Inventory], document, "inventories", file) if version > 1 else []
         data = DataDistance({inventory.node: inventory for inventory in held}, nodes=nodes, now=now)
         facts = Facts(
@@ -147,7 +147,7 @@ def load(document: Mapping[str, Any], *, file: str = "incident") -> Incident:
             made_way=made_way,
             arrivals=arrivals,
         )
-        queue, _ = Line().queue(view, doors or Doors(), now=now, data=data)
+        queue, _ = Line().queue(view, checks or AdmissionChecks(), now=now, data=data)
         return Incident(
             pool=pool,
             now=now,
@@ -160,7 +160,7 @@ def load(document: Mapping[str, Any], *, file: str = "incident") -> Incident:
             decisions=tuple(_load(list[Decision], document, "decisions", file)),
             data=data,
             arrivals=arrivals,
-            doors=doors,
+            checks=checks,
         )
     except KeyError as error:
         raise InvalidRequest(f"{file}: {error.args[0]!r} is missing; capture the incident again") from None

@@ -77,6 +77,7 @@ class Leading:
             draining=self.drain.is_set(),
             ledger_answers=self.metrics.ledger_answers,
             prefect_away=self.loop is not None and self.loop.api_away,
+            cluster_away=self.cluster.health().away,
         )
 
     async def serve(self) -> None:

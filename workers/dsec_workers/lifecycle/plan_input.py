@@ -14,8 +14,8 @@ from dsec_blocks.model.devices import Node
 from dsec_blocks.model.gangs import Gang
 from dsec_blocks.model.reasons import Reason
 from dsec_blocks.model.teams import Team
+from dsec_workers.lifecycle.admission_checks import AdmissionChecks
 from dsec_workers.lifecycle.data_distance import NOTHING_KNOWN, DataDistance
-from dsec_workers.lifecycle.doors import Doors
 from dsec_workers.lifecycle.mirror import View
 from dsec_workers.lifecycle.orders import Orders
 from dsec_workers.lifecycle.records import (
@@ -122,18 +122,18 @@ class Line:
     def queue(
         self,
         view: View,
-        doors: Doors,
+        checks: AdmissionChecks,
         *,
         now: float = inf,
         data: DataDistance = NOTHING_KNOWN,
         refused: Mapping[str, Reason] = {},
         left_out: Collection[str] = (),
     ) -> tuple[list[QueuedGang], list[Hold]]:
-        """Who may be planned, and why others may not: those `refused`, and those whom a door keeps out.
+        """Who may be planned, and why others may not: those `refused`, and those whom a check keeps out.
 
         Of those `left_out` nothing is said.
         """
-        closed = {**doors.refusals(view.waiting), **refused}
+        closed = {**checks.refusals(view.waiting), **refused}
         queue: list[QueuedGang] = []
         held: list[Hold] = []
         known, self._known = self._known, {}

@@ -10,9 +10,9 @@ from dsec_blocks.model.devices import Node
 from dsec_blocks.model.errors import InvalidRequest
 from dsec_blocks.model.gangs import Gang
 from dsec_workers.lifecycle import growing, reasons, recalling
+from dsec_workers.lifecycle.admission_checks import AdmissionChecks
 from dsec_workers.lifecycle.admissions import Admissions, Spent
 from dsec_workers.lifecycle.data_distance import NOTHING_KNOWN, DataDistance, believed
-from dsec_workers.lifecycle.doors import Doors
 from dsec_workers.lifecycle.intake import Intake
 from dsec_workers.lifecycle.mirror import View
 from dsec_workers.lifecycle.orders import Orders
@@ -113,10 +113,10 @@ class Planning:
         self, term: Term, intake: Intake, view: View, room: Room, now: float = inf
     ) -> tuple[list[QueuedGang], list[Hold]]:
         form = intake.form
-        doors = Doors(pool=term.pool, is_paused=form.is_paused, paused_queues=form.paused_queues, room=room)
+        checks = AdmissionChecks(pool=term.pool, is_paused=form.is_paused, paused_queues=form.paused_queues, room=room)
         cancelling = term.errands.keys_of("cancel")
         left_out = term.astray | cancelling
-        return self.line.queue(view, doors, now=now, data=self.data, refused=term.refused, left_out=left_out)
+        return self.line.queue(view, checks, now=now, data=self.data, refused=term.refused, left_out=left_out)
 
     async def _look_for_data(self, term: Term, waiting: Sequence[Gang], now: float) -> None:
         """Know what the nodes' caches hold, if anybody who waits asks for data."""

@@ -1,4 +1,4 @@
-"""What keeps a run out whatever is free: a pause or a run limit set in Prefect, and what the cluster's owners allow.
+"""Admission checks, what keeps a run out whatever is free: pauses and run limits of Prefect, and the cluster's owners.
 
 The leader asks both; whoever looks on from outside knows what Prefect says and not what the cluster would, and has to
 say so.
@@ -16,7 +16,7 @@ from dsec_workers.scheduling.decisions import Admit
 
 
 @dataclass(frozen=True, kw_only=True)
-class Doors:
+class AdmissionChecks:
     """Of one work pool, at one instant."""
 
     pool: str = ""
@@ -64,10 +64,10 @@ class Doors:
         return None
 
 
-def doors_as_told(pool: str, told: Mapping[str, Any], gangs: Iterable[Gang]) -> Doors:
-    """The doors that `{"is_paused", "paused_queues", "limit", "queue_limits"}` describes, beside these gangs."""
+def checks_as_told(pool: str, told: Mapping[str, Any], gangs: Iterable[Gang]) -> AdmissionChecks:
+    """The checks that `{"is_paused", "paused_queues", "limit", "queue_limits"}` describes, beside these gangs."""
     limits = RunLimits(pool=told.get("limit"), queues=dict(told.get("queue_limits") or {}))
-    return Doors(
+    return AdmissionChecks(
         pool=pool,
         is_paused=bool(told.get("is_paused")),
         paused_queues=frozenset(told.get("paused_queues") or ()),

@@ -8,8 +8,8 @@ if TYPE_CHECKING:
     from dsec_deployments.prefect_api import PrefectApi
 
 
-def prefect_doors(prefect: PrefectApi, pool: str) -> dict[str, Any] | None:
-    """As `lifecycle.doors.doors_as_told` takes it; None where Prefect does not answer or has no such pool."""
+def prefect_checks(prefect: PrefectApi, pool: str) -> dict[str, Any] | None:
+    """As `admission_checks.checks_as_told` takes it; None where Prefect does not answer or has no such pool."""
     found = prefect.get(f"work_pools/{pool}") if prefect.answers() else None
     if found is None:
         return None
