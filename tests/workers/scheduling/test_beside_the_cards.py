@@ -207,3 +207,138 @@ def test_the_reason_names_the_processors_that_are_lacking():
         "needs 1 GPU, 8 CPUs on each node; 1 free but not in this shape: 1 free on the best node, "
         "no node with enough free cards has 8 CPUs free"
     )
+
+
+# ---- who moves, shrinks and grows -----------------------------------------------------------------------------------
+
+MOVES, SIZES = Policy(consolidation=True), Policy(resizing=True)
+
+
+def homes(result):
+    """Who is moved → to which nodes."""
+    return {m.run_id: [p.node for p in m.placement.members] for a in result.admits for m in a.moves}
+
+
+def growths(result):
+    """Who grows → its nodes afterwards."""
+    return {g.run_id: [m.node for m in g.placement.members] for g in result.growths}
+
+
+def two_halves(*cpus, memory_gib=None):
+    """Two nodes of four cards, of which two are held on each: by `left`, which stays, and by `right`."""
+    nodes = [machine(f"n{i}", 4, count, memory_gib) for i, count in enumerate(cpus, 1)]
+    return nodes, running("left", "n1/0-1", preemptible=False, cpus=4.0)
+
+
+@pytest.mark.parametrize(("cpus", "moves"), [(10, True), (8, True), (7, False)])
+def test_a_gang_that_says_how_many_processors_it_needs_is_never_moved(cpus, moves):
+    nodes, left = two_halves(cpus, 10)
+    result = decide(cluster(nodes, [left, running("right", "n2/0-1", cpus=4.0)]), waiting("four", "4"), policy=MOVES)
+    assert homes(result) == ({"right": ["n1"]} if moves else {})
+
+
+def test_a_gang_is_moved_to_where_its_memory_is_free():
+    nodes, left = two_halves(100, 100, memory_gib=64)
+    nodes.append(machine("n3", 2, 100, 64))
+    held = [left, running("other", "n1/2", memory_bytes=50 * GIB, preemptible=False)]
+    held += [running("right", "n2/0", memory_bytes=20 * GIB), running("third", "n3/0", preemptible=False)]
+    assert homes(decide(cluster(nodes, held), waiting("four", "4"), policy=MOVES)) == {"right": ["n3"]}
+
+
+def test_two_that_move_to_one_node_do_not_count_the_same_processors():
+    nodes = [machine("n1", 4, 6), machine("n2", 4, 12)]
+    held = [running("stays", "n1/0", preemptible=False), running("a", "n2/0", cpus=4.0), running("b", "n2/1", cpus=4.0)]
+    assert homes(decide(cluster(nodes, held), waiting("four", "4"), policy=MOVES)) == {}
+    nodes[0] = machine("n1", 4, 8)
+    assert homes(decide(cluster(nodes, held), waiting("four", "4"), policy=MOVES)) == {"a": ["n1"], "b": ["n1"]}
+
+
+@pytest.mark.parametrize(("cpus", "moves"), [(9, False), (10, True)])
+def test_the_gang_that_room_is_made_for_finds_its_processors_beside_the_one_that_moved(cpus, moves):
+    """It takes two members' seats; on one of them the moved gang goes on."""
+    nodes = [machine("n1", 3, cpus), machine("n2", 2, 10)]
+    held = [running("stays", "n1/0", preemptible=False), running("right", "n2/0", cpus=2.0)]
+    two = waiting("two", "2x1", cpus=8.0, preemptible=False)
+    blocked = decide(cluster([nodes[0], machine("n2", 2, 8)], held), two, policy=MOVES)
+    assert homes(blocked) == ({"right": ["n1"]} if moves else {})
+
+
+def test_a_moved_gang_does_not_take_the_processors_that_are_kept_for_the_head_of_line():
+    nodes = [machine("n1", 4, 12), machine("n2", 4, 10)]
+    held = [busy("long", "n1/0", cpus=8.0, max_runtime_seconds=2 * HOUR), running("right", "n2/0-1", cpus=4.0,
+                                                                                  priority=5)]  # fmt: skip
+    head, urgent = waiting("head", "2", cpus=12.0, waited=900, preemptible=False), waiting("urgent", "4", priority=9)
+    assert homes(decide(cluster(nodes, held), urgent, policy=MOVES)) == {"right": ["n1"]}
+    (shadow,) = decide(cluster(nodes, held), head, policy=MOVES).shadows
+    assert {uuid[:2] for uuid in shadow.devices} == {"n1"}
+    result = decide(cluster(nodes, held, shadows=[shadow]), head, urgent, policy=MOVES)
+    assert homes(result) == {} and evicted(result) == {"urgent": ["right"]}
+
+
+def test_a_newcomer_is_given_the_cards_where_the_gang_that_moves_for_it_goes_on():
+    """The data on n3 draws it there, beside whom it asked to move there."""
+    nodes = [node(name, size) for name, size in (("n1", 2), ("n2", 2), ("n3", 2), ("n4", 1), ("n5", 1))]
+    held = [running("thin", "n2/0", "n3/0")]
+    wide = replace(waiting("wide", "2x2"), seconds_saved=(("n3", 60_000.0),))
+    (admit,) = decide(cluster(nodes, held), wide, policy=MOVES).admits
+    (move,) = admit.moves
+    assert not set(move.placement.devices) & set(admit.placement.devices)
+
+
+def elastic(*devices, most, **more):
+    gang = running("elastic", *devices, **more)
+    return replace(gang, request=replace(gang.request, nodes=most, min_nodes=1))
+
+
+@pytest.mark.parametrize(("cpus", "grows"), [(4, True), (3, False)])
+def test_a_running_gang_that_says_how_many_processors_it_needs_never_grows(cpus, grows):
+    nodes = [machine("n1", 1, 8), machine("n2", 1, cpus), machine("n3", 1, 8)]
+    held = [elastic("n1/0", most=2, cpus=4.0), running("solid", "n3/0", cpus=8.0)]
+    result = decide(cluster(nodes, held), policy=SIZES)
+    assert growths(result) == ({"elastic": ["n1", "n2"]} if grows else {})
+
+
+def test_two_that_grow_onto_one_node_do_not_count_the_same_processors():
+    nodes = [machine("n1", 1, 4), machine("n2", 1, 4), machine("n3", 2, 6)]
+    held = [replace(elastic(f"n{i}/0", most=2, cpus=4.0), run_id=f"e{i}", started_at=NOW - 9000 + i) for i in (1, 2)]
+    assert growths(decide(cluster(nodes, held), policy=SIZES)) == {"e1": ["n1", "n3"]}
+
+
+def test_growth_takes_no_processors_that_somebody_waits_for():
+    nodes = [machine("n1", 1, 8), machine("n2", 1, 8)]
+    held = [elastic("n1/0", most=2, cpus=4.0), replace(running("w", "n2/0", cpus=1.0), placement=replace(
+        running("w", "n2/0").placement, members=(replace(running("w", "n2/0").placement.members[0], devices=()),)),
+        request=waiting("w", "1x0", cpus=1.0, preemptible=False).request)]  # fmt: skip
+    assert growths(decide(cluster(nodes, held), policy=SIZES)) == {"elastic": ["n1", "n2"]}
+    assert growths(decide(cluster(nodes, held), waiting("cpu", "1x0", cpus=8.0), policy=SIZES)) == {}
+
+
+def test_growth_leaves_the_head_of_line_the_processors_that_are_kept_for_it():
+    nodes = [machine("n1", 1, 8), machine("n2", 3, 10)]
+    held = [elastic("n1/0", most=2, cpus=4.0, max_runtime_seconds=9 * HOUR), busy("long", "n2/0", cpus=4.0)]
+    head = waiting("head", "1", cpus=8.0, waited=900, preemptible=False)
+    result = decide(cluster(nodes, held), head, policy=SIZES)
+    assert result.shadows and growths(result) == {}
+
+
+@pytest.mark.parametrize(("cpus", "members"), [(8, 2), (3, 1)])
+def test_an_elastic_gang_that_says_how_many_processors_it_needs_starts_with_one_member_only(cpus, members):
+    nodes = [machine("n1", 1, 8), machine("n2", 1, cpus)]
+    gang = waiting("e", "2x1", cpus=4.0, min_nodes=1)
+    assert [len(nodes) for nodes in admitted(decide(cluster(nodes, []), gang)).values()] == [members]
+
+
+def test_what_is_dealt_to_one_elastic_gang_is_not_dealt_to_another():
+    nodes = [machine("n1", 1, 4), machine("n2", 1, 4), machine("n3", 2, 6)]
+    gangs = [waiting(f"e{i}", "2x1", cpus=4.0, min_nodes=1, waited=100 - i) for i in (1, 2)]
+    assert sorted(len(where) for where in admitted(decide(cluster(nodes, []), *gangs)).values()) == [1, 2]
+
+
+def test_the_head_waits_for_the_end_of_a_gang_whose_member_has_left_its_node_already():
+    nodes = [machine("n1", 1, 10), machine("n2", 3, 12)]
+    gang = running("elastic", "n1/0", "n2/0", cpus=6.0, min_nodes=1, max_runtime_seconds=9 * HOUR)
+    held = [gang, busy("b", "n2/1", cpus=5.0)]
+    urgent = waiting("urgent", "1", cpus=3.0, priority=50, preemptible=False)
+    result = decide(cluster(nodes, held), urgent, waiting("head", "1", cpus=8.0), policy=SIZES)
+    assert [change.run_id for admit in result.admits for change in admit.resizes] == ["elastic"]
+    assert {shadow.run_id: shadow.start for shadow in result.shadows} == {"head": NOW + HOUR}

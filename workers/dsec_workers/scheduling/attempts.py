@@ -186,6 +186,7 @@ class Attempts:
             rights=rights,
             allowed=allowed,
             free_now=trial.free.free & ~kept_devices(trial.kept, trial.fleet.size),
+            hosts_now=lambda: trial.hosts_for(trial.free, tuple(range(len(trial.kept)))),
             budget=budget,
             exact=trial.policy.exact_candidates,
             tenants=trial.beside.tenants if trial.beside.counts(shape) else None,
@@ -199,6 +200,10 @@ class Attempts:
         else:
             freed = view.free | search.freed(chosen.options)
             hosts = search.hosts_after(chosen.options)
+            for home in chosen.homes:  # where those go that move is theirs
+                freed[np.concatenate(home.devices)] = False
+                if hosts is not None:
+                    hosts.take(trial.roster.gang(home.slot).request, home.seats.nodes)
             seats = find_seats(trial.fleet, view_of(trial.fleet, freed, hosts), shape, trial.saved(number))
         if chosen is None or seats is None or not search.minimal(chosen.options):
             self._no_victims.add(key)
@@ -255,7 +260,7 @@ class Attempts:
         for home in chosen.homes:
             trial.move_in(home)
         end = trial.now + expected_runtime(kind.request, trial.policy, learned=gang.expected_seconds)
-        trial.take(kind, taken, seats.nodes, min(end, trial.conditional.get(gang.run_id, inf)))
+        trial.take(number, kind, taken, seats.nodes, min(end, trial.conditional.get(gang.run_id, inf)))
         admit = Admit(
             run_id=gang.run_id,
             placement=placement_of(trial.fleet, seats, devices),

@@ -30,26 +30,26 @@ class Beside:
         self._tenants: Tenants | None = None
         self._ends: Floats = np.empty(0)
         """By tenant."""
-        self._changes: list[tuple[GangRequest, Ints, float]] = []
+        self._changes: dict[str, tuple[GangRequest, Ints, float]] = {}
         """Who came in this cycle, where, until when."""
-        self._told: dict[int, float] = {}
-        """Slot → when it has left, of those told to in this cycle."""
+        self._told: list[tuple[int, Ints, float]] = []
+        """Slot, nodes, and when it has left them, of those told to in this cycle."""
 
     def counts(self, shape: Shape) -> bool:
         """Whether some node may have too little for a member of that shape."""
         cpu, memory = self._declared
         return (cpu and shape.cpu_milli > 0) or (memory and shape.memory_mib > 0)
 
-    def enter(self, request: GangRequest, nodes: Ints, until: float) -> None:
-        """A gang has members on `nodes` now."""
+    def enter(self, run_id: str, request: GangRequest, nodes: Ints, until: float) -> None:
+        """What came in this cycle under that name has members on `nodes`, and no longer on others."""
         if request.cpus or request.memory_bytes:
-            self._changes.append((request, nodes, until))
+            self._changes[run_id] = (request, nodes, until)
             self._tenants = None
 
-    def told(self, slot: int, until: float) -> None:
-        """The gang in `slot` has left by `until`."""
+    def told(self, slot: int, nodes: Ints, until: float) -> None:
+        """The gang in `slot` has left `nodes` by `until`."""
         if self.slots.cpu_milli[slot] or self.slots.memory_mib[slot]:
-            self._told[slot] = until
+            self._told.append((slot, nodes, until))
             self._tenants = None
 
     @property
@@ -57,11 +57,10 @@ class Beside:
         """All, by node and then in the order in which they leave."""
         if self._tenants is None:
             found = Tenants.of(self.snapshot, self.slots)
-            ends = self.slots.expected_ends(self.policy, self.now)
-            for slot, until in self._told.items():
-                ends[slot] = until
-            times = ends[found.slot]
-            for request, nodes, until in self._changes:
+            times = self.slots.expected_ends(self.policy, self.now)[found.slot]
+            for slot, nodes, until in self._told:
+                times[(found.slot == slot) & np.isin(found.node, nodes)] = until
+            for request, nodes, until in self._changes.values():
                 cpu_milli, memory_mib = host_needs(request)
                 here = np.ones(len(nodes))
                 found = found.and_of(Tenants(np.full(len(nodes), -1), nodes, here * cpu_milli, here * memory_mib))

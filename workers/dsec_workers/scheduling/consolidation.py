@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from dsec_blocks.model.gangs import Placement
 from dsec_workers.scheduling.fleet import Bools, Fleet, Ints
+from dsec_workers.scheduling.hosts import Hosts
 from dsec_workers.scheduling.placement import Seats, Shape, find_seats, pick_devices
 from dsec_workers.scheduling.room import view_of
 from dsec_workers.scheduling.snapshot import RunningGang
@@ -47,21 +48,26 @@ def to_come(gang: RunningGang, resumes_at: Placement, *, since: float) -> Runnin
 
 def present_shape(gang: RunningGang) -> Shape:
     """The shape in which it runs now."""
-    return Shape(len(gang.placement.members), gang.request.devices_per_node, gang.request.topology)
+    return Shape.of(gang.request, len(gang.placement.members))
 
 
-def find_homes(fleet: Fleet, free_now: Bools, movers: Sequence[tuple[int, RunningGang]]) -> list[Home] | None:
-    """New places for all of `movers` (slot and gang) in `free_now`, the largest first; None if one finds none."""
-    free, homes = free_now.copy(), []
+def find_homes(
+    fleet: Fleet, free_now: Bools, hosts: Hosts, movers: Sequence[tuple[int, RunningGang]]
+) -> list[Home] | None:
+    """New places for all of `movers` (slot and gang), the largest first; None if one finds none.
+
+    `free_now` are the devices they may have, `hosts` what there is beside them.
+    """
+    free, hosts, homes = free_now.copy(), hosts.copy(), []
     for slot, gang in sorted(movers, key=lambda pair: (-len(pair[1].placement.devices), pair[1].run_id)):
         shape = present_shape(gang)
-        view = view_of(fleet, free & fleet.pool_of(gang.request).mask)
-        # What is free beside the cards is not known here: a gang that needs some of it stays where it is.
-        seats = None if gang.request.cpus or gang.request.memory_bytes else find_seats(fleet, view, shape)
+        view = view_of(fleet, free & fleet.pool_of(gang.request).mask, hosts)
+        seats = find_seats(fleet, view, shape)
         if seats is None:
             return None
         devices = pick_devices(fleet, view.free, seats, shape)
         for numbers in devices:
             free[numbers] = False
+        hosts.take(gang.request, seats.nodes)
         homes.append(Home(slot, seats, devices))
     return homes

@@ -17,6 +17,7 @@ from dsec_workers.scheduling.elastic import deal_surplus, grow
 from dsec_workers.scheduling.holds import Holds
 from dsec_workers.scheduling.memory import Memory
 from dsec_workers.scheduling.order import Ages, GangClass, Order
+from dsec_workers.scheduling.placement import Shape
 from dsec_workers.scheduling.policy import Policy
 from dsec_workers.scheduling.prospects import expecting
 from dsec_workers.scheduling.quota import Quota
@@ -250,13 +251,18 @@ class _Cycle:
         return number, self._class(number)
 
     def _somebody_waits(self, gang: RunningGang) -> bool:
-        """Whether anybody but the holder of a shadow waits for devices of the kind that `gang` would grow into."""
-        pool = self.snapshot.fleet.pool_of(gang.request)
+        """Whether anybody but the holder of a shadow waits for what `gang` would take when it grows.
+
+        That is devices of its kind, or processors and memory where it needs some of them too.
+        """
+        pool, counts = self.snapshot.fleet.pool_of(gang.request), self.trial.beside.counts
+        needy = counts(Shape.of(gang.request, 1))
         for number, kind in enumerate(self.classes):
-            if not self.order.remaining[number] or not kind.request.devices:
+            if not self.order.remaining[number]:
                 continue
             shadowed = len(kind.gangs) - kind.next == 1 and int(self.order.head[number]) in self.trial.keepers
-            alike = bool(set(kind.pool.classes) & set(pool.classes))
+            alike = not set(kind.pool.classes).isdisjoint(pool.classes) if kind.request.devices else False
+            alike |= needy and counts(kind.least)
             if not shadowed and alike and self.trial.quota_allows(kind, kind.least.total):
                 return True
         return False

@@ -20,6 +20,7 @@ from dsec_workers.scheduling.placement import LEVELS, Shape, find_seats, pick_de
 from dsec_workers.scheduling.room import view_of
 from dsec_workers.scheduling.shadow import expected_end, kept_devices
 from dsec_workers.scheduling.snapshot import RunningGang
+from dsec_workers.scheduling.tenants import nodes_of
 from dsec_workers.scheduling.trial import Trial
 
 
@@ -37,7 +38,6 @@ def deal_surplus(
         if (kind := class_of(admit.run_id)[1]).request.devices
         and len(admit.placement.members) < kind.request.nodes
         and not (admit.victims or admit.waits_for or admit.resizes or admit.moves)
-        and not (kind.request.cpus or kind.request.memory_bytes)
         and admit.run_id not in trial.conditional
     ]
     while hungry:
@@ -61,11 +61,12 @@ def _one_more(trial: Trial, admit: Admit, number: int, kind: GangClass) -> Admit
     if not trial.quota_allows(kind, each):
         return None
     shape = replace(kind.least, members=len(admit.placement.members) + 1)
-    mine = _numbers(trial, admit.placement)
-    mask = trial.mask(kind, trial.avoided(kind, number))
-    free = trial.free.free & mask
+    mine, nodes = _numbers(trial, admit.placement), nodes_of(trial.fleet, admit.placement.members)
+    avoided = trial.avoided(kind, number)
+    free, hosts = trial.free.free & trial.mask(kind, avoided), trial.hosts_for(trial.free, avoided).copy()
     free[mine] = True
-    view = view_of(trial.fleet, free)
+    hosts.take(kind.request, nodes, -1)
+    view = view_of(trial.fleet, free, hosts)
     seats = find_seats(trial.fleet, view, shape, trial.saved(number))
     if seats is None:
         return None
@@ -74,10 +75,14 @@ def _one_more(trial: Trial, admit: Admit, number: int, kind: GangClass) -> Admit
     for room in (trial.free, trial.soon):
         room.give(mine)
         room.take(taken)
-    trial.load[[trial.fleet.node_number[member.node] for member in admit.placement.members]] -= 1
+        room.take_beside(kind.request, nodes, -1)
+        room.take_beside(kind.request, seats.nodes)
+    trial.beside.enter(admit.run_id, kind.request, seats.nodes, until)
+    trial.load[nodes] -= 1
     np.add.at(trial.load, seats.nodes, 1)
     trial.times[mine], trial.times[taken] = trial.now, until
     trial.quota.use(kind.team, each, kind.user, asked=each)
+    trial.forget_answers()
     return replace(admit, placement=placement_of(trial.fleet, seats, devices))
 
 
@@ -104,7 +109,12 @@ def grow(trial: Trial, waits_for_room: Callable[[RunningGang], bool]) -> list[Re
             continue
         trial.free.take(added)
         trial.soon.take(added)
+        nodes = nodes_of(trial.fleet, members.members)
+        for room in (trial.free, trial.soon):
+            room.take_beside(gang.request, nodes)
+        trial.beside.enter(gang.run_id, gang.request, nodes, expected_end(gang, policy, trial.now))
         trial.quota.use(trial.quota.number[gang.team], len(added), gang.created_by)
+        trial.forget_answers()
         placement = Placement(members=(*gang.placement.members, *members.members))
         cost = resize_cost(gang, len(placement.devices), policy, trial.now)
         growths.append(Resize(run_id=gang.run_id, placement=placement, cost=cost))
@@ -122,8 +132,6 @@ def _idle_seconds(trial: Trial, gang: RunningGang) -> float:
 def _may_grow(trial: Trial, gang: RunningGang) -> bool:
     slot = trial.snapshot.slots[gang.run_id]
     roster, policy = trial.roster, trial.policy
-    if gang.request.cpus or gang.request.memory_bytes:
-        return False  # what is free beside the cards is not known here
     lately = gang.moved_at is not None and trial.now - gang.moved_at < policy.move_interval_seconds
     return bool(roster.movable[slot] and roster.exposed[slot]) and not lately and gang.conditional_until is None
 
@@ -140,13 +148,13 @@ def _largest(trial: Trial, gang: RunningGang, free: Bools) -> tuple[Ints, Placem
         level = fleet.named_levels[LEVELS.get(request.topology, "rack")][fleet.device_node]
         # Nodes of which nobody said where they are have −1 in common, and nothing else.
         mask &= (np.isin(level, level[mine]) ^ (request.topology is Topology.SPREAD)) & (level >= 0)
-    view = view_of(fleet, mask)
+    view = view_of(fleet, mask, trial.hosts_for(trial.free, tuple(range(len(trial.kept)))))
     room = min(
         trial.quota.ceiling(team, request) - int(trial.quota.used[team]), trial.quota.user_room(team, gang.created_by)
     )
     most = min(request.nodes - len(gang.placement.members), room // request.devices_per_node)
     for members in range(most, 0, -1):
-        shape = Shape(members, request.devices_per_node, request.topology)
+        shape = Shape.of(request, members)
         seats = find_seats(fleet, view, shape)
         if seats is not None:
             devices = pick_devices(fleet, view.free, seats, shape)

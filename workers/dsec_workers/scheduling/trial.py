@@ -13,7 +13,7 @@ import numpy as np
 
 from dsec_blocks.model.requests import GangRequest
 from dsec_workers.scheduling.beside import Beside
-from dsec_workers.scheduling.consolidation import Home
+from dsec_workers.scheduling.consolidation import COMING, Home
 from dsec_workers.scheduling.fleet import Bools, Floats, Ints
 from dsec_workers.scheduling.holders import Slots
 from dsec_workers.scheduling.hosts import Hosts
@@ -210,13 +210,13 @@ class Trial:
 
     # ---- what an admission changes ----------------------------------------------------------------------------
 
-    def take(self, kind: GangClass, devices: Ints, nodes: Ints, until: float) -> None:
-        """These devices are the gang's, which has a member on each of `nodes`; free ones leave every room."""
+    def take(self, number: int, kind: GangClass, devices: Ints, nodes: Ints, until: float) -> None:
+        """These devices are gang `number`'s, which has a member on each of `nodes`; free ones leave every room."""
         self.free.take(devices[self.free.free[devices]])
         self.soon.take(devices)
         for room in (self.free, self.soon):
             room.take_beside(kind.request, nodes)
-        self.beside.enter(kind.request, nodes, until)
+        self.beside.enter(self.queue[number].run_id, kind.request, nodes, until)
         np.add.at(self.load, nodes, 1)
         # An elastic gang that starts small still wants the rest, until what is left over has been dealt.
         self.quota.use(kind.team, len(devices), kind.user, asked=len(devices))
@@ -235,9 +235,9 @@ class Trial:
         mine = gone[self.usable[gone] & (self.snapshot.next_holder[gone] < 0)]
         self.times[mine] = self.now + gang.request.grace_seconds
         self.soon.give(mine)
-        self.soon.take_beside(gang.request, nodes_of(self.fleet, given_up(gang, option)), -1)
-        if option.how is not How.SHRINK:
-            self.beside.told(slot, self.now + gang.request.grace_seconds)
+        nodes = nodes_of(self.fleet, given_up(gang, option))
+        self.soon.take_beside(gang.request, nodes, -1)
+        self.beside.told(slot, nodes, self.now + gang.request.grace_seconds)
 
     def move_in(self, home: Home) -> None:
         """A gang that was moved has its new devices."""
@@ -249,7 +249,7 @@ class Trial:
         until = expected_end(gang, self.policy, self.now)
         for room in (self.free, self.soon):
             room.take_beside(gang.request, home.seats.nodes)
-        self.beside.enter(gang.request, home.seats.nodes, until)
+        self.beside.enter(gang.run_id + COMING, gang.request, home.seats.nodes, until)
         self.times[devices] = until
 
     def held_by(self, slot: int) -> Ints:

@@ -5,7 +5,7 @@ bound (fractional knapsack over the devices that are still missing); above, and 
 filled node by node at the least further cost and trimmed backwards.
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -53,8 +53,8 @@ class Search:
     """One search for one claim.
 
     `usable` are the devices the gang may take once they are free, `allowed` the slots of `rights.candidates()`,
-    `free_now` the devices that anybody who is moved may go to, `tenants` those who use what the gang needs beside its
-    devices (None where that does not count).
+    `free_now` the devices that anybody who is moved may go to, `hosts_now` what such a gang finds beside them,
+    `tenants` those who use what the gang needs beside its devices (None where that does not count).
     """
 
     def __init__(
@@ -67,12 +67,13 @@ class Search:
         rights: Rights,
         allowed: Bools,
         free_now: Bools,
+        hosts_now: Callable[[], Hosts],
         budget: int,
         exact: int,
         tenants: Tenants | None = None,
     ) -> None:
         self.fleet, self.view, self.shape, self.rights = fleet, view, shape, rights
-        self.budget, self.exact, self.free_now = Budget(budget), exact, free_now
+        self.budget, self.exact, self.free_now, self.hosts_now = Budget(budget), exact, free_now, hosts_now
         self.roster, snapshot = rights.roster, rights.roster.snapshot
         self.takeable: Bools = usable & ~view.free & (snapshot.holder >= 0) & (snapshot.next_holder < 0)
         if len(allowed):
@@ -266,7 +267,11 @@ class Search:
         free = self.free_now.copy()
         for numbers in pick_devices(self.fleet, ready, seats, self.shape):
             free[numbers] = False
-        return find_homes(self.fleet, free, movers)
+        room = self.hosts_now()
+        if hosts is not None:  # what the gang will use is counted once all have left
+            hosts.take(self.rights.claim.request, seats.nodes)
+            room = room.least(hosts)
+        return find_homes(self.fleet, free, room, movers)
 
     def _trimmed(self, numbers: tuple[int, ...]) -> tuple[int, ...]:
         """The choice without anybody who is not needed, the dearest left out first."""
