@@ -118,3 +118,31 @@ async def test_the_others_are_written_if_the_one_who_writes_is_cancelled() -> No
             given_up.cancel_scope.cancel()
         await disk.let_go(1)
     assert disk.batches == [["a"], ["b"]]
+
+
+async def test_a_mark_was_lost_when_another_was_cancelled_while_both_were_written() -> None:
+    disk = Disk()
+    writer = Together(disk.write)
+    found: list[str] = []
+
+    async def add(name: str) -> None:
+        found.append(await writer.add((name,)))
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(add, "a")
+        await anyio.wait_all_tasks_blocked()
+        async with anyio.create_task_group() as given_up:
+            group.start_soon(add, "b")
+            await anyio.wait_all_tasks_blocked()
+            given_up.start_soon(add, "c")
+            await anyio.wait_all_tasks_blocked()
+            await disk.let_go(0)
+            await anyio.wait_all_tasks_blocked()  # b and c are being written
+            group.start_soon(add, "d")
+            await anyio.wait_all_tasks_blocked()
+            given_up.cancel_scope.cancel()
+        await anyio.wait_all_tasks_blocked()
+        await disk.let_go(1)
+        await disk.let_go(2)
+    assert disk.batches == [["a"], ["b", "c"], ["d"]]
+    assert found == ["wrote a", "wrote b", "wrote d"]

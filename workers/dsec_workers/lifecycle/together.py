@@ -56,7 +56,8 @@ class Together:
             answers = await self._write([each.mark for each in batch])
         except Exception as error:  # noqa: BLE001 - it is raised by everybody who is in the batch
             answers = [error] * len(batch)
-        del self._waiting[: len(batch)]
+        taken = set(batch)  # by name, not by place: some of them may have been cancelled meanwhile
+        self._waiting = [each for each in self._waiting if each not in taken]
         for each, answer in zip(batch, answers, strict=True):
             each.over = True
             if isinstance(answer, Exception):
