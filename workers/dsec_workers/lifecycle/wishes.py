@@ -11,7 +11,7 @@ from dsec_blocks.model.devices import Node
 from dsec_blocks.model.gangs import Gang
 from dsec_workers.lifecycle.orders import FREEZE_SCOPES, Orders, must_leave, standing
 from dsec_workers.lifecycle.term import Term
-from dsec_workers.prefect_api import ApiRefused
+from dsec_workers.prefect_api import ApiRefused, ApiUnavailable
 from dsec_workers.scheduling.policy import Policy
 
 
@@ -31,7 +31,13 @@ async def fulfil(term: Term, gangs: Mapping[str, Gang], policy: Policy, nodes: S
             outcome, ended = await _end(term, wish, wishes)
             answered |= ended
         else:
-            outcome = await _once(term, wish, gangs.get(wish.run_id or ""))
+            try:
+                outcome = await _once(term, wish, gangs.get(wish.run_id or ""))
+            except ApiRefused as error:
+                outcome = f"refused: {error}"
+            except ApiUnavailable as error:  # it stays open; the others, and the plan, do not wait for it
+                term.log.warning("%s of %s waits for the Prefect API: %s", wish.kind, wish.run_id, error)
+                continue
         await term.write(term.ledger.fulfil, wish.id, outcome)
         answered.add(wish.id)
         term.decide("wish", wish.kind, run_id=wish.run_id, why=f"{wish.by}: {wish.why}", detail=wish.args)
@@ -120,10 +126,7 @@ async def _prioritize(term: Term, wish: Wish, run_id: str) -> str:
     run = await term.api.run(run_id)
     if run is None:
         return f"refused: there is no run {run_id}"
-    try:
-        await term.api.override_job_variables(run_id, {**run.job_variables, "priority": priority})
-    except ApiRefused as error:
-        return f"refused: {error}"
+    await term.api.override_job_variables(run_id, {**run.job_variables, "priority": priority})
     term.left(run_id)
     term.mention(run_id)
     return f"priority {priority}"
