@@ -54,6 +54,10 @@ class Deployments:
         }
         await self._read(term, sorted(wanted))
 
+    async def read_again(self, term: Term, runs: Iterable[Run]) -> None:
+        """Read what these inherit: no event tells that a deployment was changed while its runs wait."""
+        await self._read(term, sorted({run.deployment_id for run in runs if run.deployment_id}))
+
     async def read_ahead(self, term: Term) -> None:
         """Read those again that were used last: one may just have been deployed anew."""
         await self._read(term, list(self.known)[-DEPLOYMENTS_AHEAD:])

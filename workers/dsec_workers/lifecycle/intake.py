@@ -230,6 +230,8 @@ class Intake:
 
     async def _sweep(self, term: Term, now: float) -> None:
         swept_at = term.clock.monotonic()
+        waiting = (run for run_id, run in list(term.runs.items()) if run_id in self.entered)
+        await self.deployments.read_again(term, waiting)
         seen: set[str] = set()
         unfinished = dict.fromkeys(self.form.queues, 0)
         while unfinished:
