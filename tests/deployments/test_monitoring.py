@@ -13,6 +13,7 @@ from prometheus_client.core import Metric
 
 from dsec_blocks.cache import CacheSettings, open_cache
 from dsec_blocks.ledger import Figures
+from dsec_workers.clusters.kubernetes.metrics import KubernetesMetrics
 from dsec_workers.lifecycle.pool_metrics import pool_metrics
 from dsec_workers.metrics import WorkerMetrics
 from dsec_workers.node_agent.measuring import Measuring
@@ -38,8 +39,10 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     agent = Measuring(cache, Prefetches(cache, folder / "prefetches", at_once=1))
     agent.tally.bandwidth_bytes_per_s = 1.0
     nothing = Figures(devices=[], held_by_team={}, device_seconds={}, leaked=0, reported_at={})
+    worker = WorkerMetrics("gpus")
+    KubernetesMetrics("gpus", worker.registry)
     families: list[Metric] = [
-        *WorkerMetrics("gpus").registry.collect(),
+        *worker.registry.collect(),
         *pool_metrics("gpus", nothing, [], {}, model_weights={}, now=0.0),
         *agent.registry.collect(),
     ]

@@ -9,12 +9,14 @@ import pytest
 
 from dsec_blocks.ledger import Ledger
 from dsec_blocks.model.errors import InvalidRequest
+from dsec_workers.clusters.protocol import ClusterHealth
 from dsec_workers.lifecycle.health import PLAN, STUCK_SECONDS, Standing, Turns
 from dsec_workers.metrics import WorkerMetrics
 from dsec_workers.scheduling.policy import Policy
 from dsec_workers.settings import WorkerSettings
 from dsec_workers.worker_api import WorkerApi, listen
 from tests.fixtures.clock import ManualClock
+from tests.fixtures.ledgers import new_ledger
 
 
 class Leader:
@@ -25,6 +27,8 @@ class Leader:
         self.metrics = WorkerMetrics(self.pool)
         self.turns = Turns(clock=clock, metrics=self.metrics)
         self.fence: object | None = object()
+        self.cluster_health = ClusterHealth()
+        self.cluster = SimpleNamespace(health=lambda: self.cluster_health)
         self.loop = SimpleNamespace(term=SimpleNamespace(gangs={}), planning=SimpleNamespace(policy=Policy()))
         ledger.observe = self.metrics.ledger
 
@@ -39,6 +43,7 @@ class Leader:
             draining=False,
             ledger_answers=self.metrics.ledger_answers,
             prefect_away=False,
+            cluster_away=self.cluster_health.away,
         )
 
 
@@ -49,7 +54,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def leader(tmp_path: Any, clock: ManualClock) -> Any:
-    ledger = Ledger.open(f"sqlite:///{tmp_path}/ledger.db", clock=clock)
+    ledger = new_ledger(tmp_path / "ledger.db", clock=clock)
     yield Leader(ledger, clock)
     ledger.close()
 
@@ -69,6 +74,21 @@ async def test_a_hanging_step_is_503_on_health_with_the_reason_and_no_matter_of_
     answer = await ask(api, "/health")
     assert answer.status_code == 503
     assert answer.json()["reasons"] == ["the plan step has not come round for 121 s"]
+    assert (await ask(api, "/ready")).status_code == 200
+
+
+async def test_a_copy_of_the_cluster_that_nobody_follows_is_503_on_health_and_a_cluster_that_is_away_is_only_told(
+    leader: Any,
+) -> None:
+    api = WorkerApi(leader)
+    leader.cluster_health = ClusterHealth(away=True)
+    for path in ("/health", "/ready"):
+        answer = await ask(api, path)
+        assert (answer.status_code, answer.json()["cluster"]) == (200, "away"), "no restart would cure that"
+    leader.cluster_health = ClusterHealth(hangs=("/api/v1/pods has not been followed for 301 s",))
+    answer = await ask(api, "/health")
+    assert (answer.status_code, answer.json()["cluster"]) == (503, "answers")
+    assert answer.json()["reasons"] == ["/api/v1/pods has not been followed for 301 s"]
     assert (await ask(api, "/ready")).status_code == 200
 
 

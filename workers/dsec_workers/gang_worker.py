@@ -99,7 +99,7 @@ class GangWorker(BaseWorker[GangJobConfiguration, GangVariables, GangWorkerResul
         settings = WorkerSettings.from_environment()
         settings.home.mkdir(parents=True, exist_ok=True)
         ledger = await anyio.to_thread.run_sync(lambda: Ledger.open(settings.ledger_url, clock=SystemClock()))
-        drain, clock = anyio.Event(), SystemClock()
+        drain, clock, metrics = anyio.Event(), SystemClock(), WorkerMetrics(self._work_pool_name)
         asked_at: list[float] = []
 
         def leave() -> None:
@@ -110,10 +110,10 @@ class GangWorker(BaseWorker[GangJobConfiguration, GangVariables, GangWorkerResul
 
         try:
             with no_client_retries(), _on_signals(leave):
-                self._cluster = await open_cluster(settings, pool=self._work_pool_name)
+                self._cluster = await open_cluster(settings, pool=self._work_pool_name, registry=metrics.registry)
                 try:
                     async with self:
-                        await self._serve(settings, ledger, drain, run_once=run_once, printer=printer)
+                        await self._serve(settings, ledger, drain, metrics, run_once=run_once, printer=printer)
                 finally:
                     await self._cluster.close()
         finally:
@@ -194,12 +194,13 @@ class GangWorker(BaseWorker[GangJobConfiguration, GangVariables, GangWorkerResul
         settings: WorkerSettings,
         ledger: Ledger,
         drain: anyio.Event,
+        metrics: WorkerMetrics,
         *,
         run_once: bool,
         printer: Callable[..., None],
     ) -> None:
         assert self._cluster is not None
-        metrics, answer = WorkerMetrics(self._work_pool_name), _answering(settings)
+        answer = _answering(settings)
         ledger.observe = metrics.ledger
         self.leading = Leading(
             pool=self._work_pool_name,

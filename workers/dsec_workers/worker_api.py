@@ -51,7 +51,7 @@ class WorkerApi:
     async def health(self, request: Request) -> Response:
         """Whether the worker is alive; 503 where only a restart helps."""
         turns = self._leading.turns
-        return self._answer(hangs(turns.ages(), turns.needed))
+        return self._answer([*hangs(turns.ages(), turns.needed), *self._leading.cluster.health().hangs])
 
     async def ready(self, request: Request) -> Response:
         """Whether the worker can lead or stand by; 503 with the reasons while it cannot."""

@@ -3,6 +3,8 @@
 import os
 from collections.abc import Mapping
 
+from prometheus_client import CollectorRegistry
+
 from dsec_blocks.gateways.clock import SystemClock
 from dsec_blocks.model.errors import InvalidRequest
 from dsec_workers.clusters.kubernetes.credentials import ACCOUNT_DIRECTORY, ENV_ACCOUNT, ClusterAccess, NoCluster
@@ -15,27 +17,31 @@ ENV_BLOCK = "DSEC_KUBERNETES_BLOCK"
 """The name of a `KubernetesClusterConfig` block: where the cluster is, and as whom to speak to it."""
 
 
-async def open_cluster(settings: WorkerSettings, *, pool: str) -> Cluster:
-    """The worker's cluster, ready for its first launch.
+async def open_cluster(settings: WorkerSettings, *, pool: str, registry: CollectorRegistry | None = None) -> Cluster:
+    """The worker's cluster, ready for its first launch; what its adapter counts is in `registry`.
 
     Raises `ClusterError` or `NoCluster` with what is missing.
     """
     if settings.cluster == KUBERNETES:
-        return await _open_kubernetes(pool, os.environ)
+        return await _open_kubernetes(pool, os.environ, registry)
     cluster = LocalCluster(home=settings.home, nodes=nodes_of(settings), clock=SystemClock())
     await cluster.prepare()
     return cluster
 
 
-async def _open_kubernetes(pool: str, environment: Mapping[str, str]) -> Cluster:
+async def _open_kubernetes(
+    pool: str, environment: Mapping[str, str], registry: CollectorRegistry | None = None
+) -> Cluster:
     try:
         from dsec_workers.clusters.kubernetes.api import Api
         from dsec_workers.clusters.kubernetes.cluster import KubernetesCluster
+        from dsec_workers.clusters.kubernetes.metrics import KubernetesMetrics
         from dsec_workers.clusters.kubernetes.settings import KubernetesSettings
 
         access = await _access(environment)
         settings = KubernetesSettings.from_environment(pool, access=access, environment=environment)
-        cluster = KubernetesCluster(await Api.connect(access), settings, clock=SystemClock())
+        api = await Api.connect(access, metrics=KubernetesMetrics(pool, registry))
+        cluster = KubernetesCluster(api, settings, clock=SystemClock())
     except ImportError as error:
         raise NoCluster(f"gangs on Kubernetes need more packages: pip install 'dsec[kubernetes]' ({error})") from error
     try:

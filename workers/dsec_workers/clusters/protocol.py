@@ -146,6 +146,16 @@ class ObservedGang:
     events: tuple[ClusterEvent, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterHealth:
+    """How the adapter fares with its cluster."""
+
+    away: bool = False
+    """The cluster does not answer: gangs run on, nothing starts; no restart of the worker cures that."""
+    hangs: tuple[str, ...] = ()
+    """What of the adapter itself has stood still for too long, each with why: only a restart cures that."""
+
+
 class Allowance(Protocol):
     """What the cluster's owners leave for gangs beside the devices there are, asked before an admission; for one cycle.
 
@@ -164,6 +174,9 @@ class Cluster(Protocol):
 
     async def nodes(self) -> tuple[Node, ...]:
         """The nodes and devices there are now, with their health."""
+
+    def health(self) -> ClusterHealth:
+        """Whether the cluster answers and the adapter turns; asks nobody."""
 
     def allowance(self, gangs: Mapping[str, Gang], manifests: Mapping[str, Any]) -> Allowance | None:
         """What is left for gangs that wait; None is no limit. `manifests` are the pool's own Jobs, by run id."""

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from prometheus_client import CollectorRegistry
 
 from dsec_blocks.gateways.clock import SystemClock
 from dsec_deployments.control_plane.plane import ControlPlane
@@ -22,6 +23,7 @@ from dsec_workers.clusters.kubernetes.errors import (
     Refused,
     Unreachable,
 )
+from dsec_workers.clusters.kubernetes.metrics import KubernetesMetrics
 from dsec_workers.clusters.kubernetes.settings import KubernetesSettings
 from tests.fixtures.slow_api import Refusal, SlowApi
 
@@ -104,10 +106,16 @@ async def test_a_cluster_that_does_not_answer_is_named(kubernetes: ControlPlane,
     await cluster.close()
 
 
+@pytest.fixture
+def registry() -> CollectorRegistry:
+    return CollectorRegistry()
+
+
 @pytest_asyncio.fixture
-async def through(slow_api: SlowApi) -> AsyncIterator[Api]:
+async def through(slow_api: SlowApi, registry: CollectorRegistry) -> AsyncIterator[Api]:
     """A client that goes through the door."""
-    async with await Api.connect(ClusterAccess(kubeconfig=slow_api.kubeconfig)) as api:
+    metrics = KubernetesMetrics("gpus", registry)
+    async with await Api.connect(ClusterAccess(kubeconfig=slow_api.kubeconfig), metrics=metrics) as api:
         yield api
 
 
@@ -136,8 +144,8 @@ async def test_a_list_whose_continuation_has_expired_is_begun_again(
         await through.list(path, labels="page=yes")
 
 
-async def test_an_api_server_that_asks_for_a_pause_gets_at_least_that(
-    through: Api, slow_api: SlowApi, namespace: str, monkeypatch: pytest.MonkeyPatch
+async def test_an_api_server_that_asks_for_a_pause_gets_at_least_that_and_both_are_counted(
+    through: Api, slow_api: SlowApi, registry: CollectorRegistry, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pauses: list[float] = []
 
@@ -159,6 +167,16 @@ async def test_an_api_server_that_asks_for_a_pause_gets_at_least_that(
     await through.create(path, config_map("one"), at=AT)
     assert pauses == [7.0]
     assert [method for method, asked in slow_api.requests if asked == path] == ["POST", "POST"]
+    with pytest.raises(AlreadyExists):
+        await through.create(path, config_map("one"), at=AT)
+    counted = {
+        outcome: registry.get_sample_value(
+            "dsec_kubernetes_requests_total", {"pool": "gpus", "method": "POST", "outcome": outcome}
+        )
+        for outcome in ("ok", "throttled", "refused", "unavailable")
+    }
+    assert counted == {"ok": 1.0, "throttled": 1.0, "refused": 1.0, "unavailable": None}
+    assert registry.get_sample_value("dsec_kubernetes_retry_after_seconds_total", {"pool": "gpus"}) == 7.0
 
 
 @pytest.mark.parametrize("turn", range(1, 9))

@@ -6,12 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from dsec_blocks.gateways.clock import SystemClock
 from dsec_deployments.control_plane import plane
-from dsec_workers.clusters.kubernetes.api import Api
+from dsec_workers.clusters.kubernetes.api import Api, Object
+from dsec_workers.clusters.kubernetes.credentials import ClusterAccess
 from dsec_workers.clusters.kubernetes.errors import Expired
-from dsec_workers.clusters.kubernetes.mirror import Mirror
+from dsec_workers.clusters.kubernetes.metrics import KubernetesMetrics
+from dsec_workers.clusters.kubernetes.mirror import DEAD_SECONDS, Mirror
+from tests.fixtures.slow_api import Refusal, SlowApi
+from tests.workers.clusters.kubernetes.conftest import Ahead
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 AT = "test.kube"
@@ -82,5 +87,94 @@ async def test_a_version_from_before_a_restart_is_expired_and_the_mirror_lists_a
     try:
         await until(lambda: (namespace, "missed") in mirror.objects)
         assert mirror.lists == lists + 1
+    finally:
+        await mirror.stop()
+
+
+async def test_an_object_of_more_than_128_kib_does_not_end_the_copy(kubernetes_api: Api, namespace: str) -> None:
+    path = f"/api/v1/namespaces/{namespace}/configmaps"
+    mirror = Mirror(kubernetes_api, path)
+    await mirror.start()
+    lists = mirror.lists
+    try:
+        for name in ("large", "after"):
+            body = {"metadata": {"name": name}, "data": {"text": "x" * (900_000 if name == "large" else 1)}}
+            await kubernetes_api.create(path, body, at=AT)
+        await until(lambda: (namespace, "after") in mirror.objects)
+        assert len(mirror.objects[namespace, "large"]["data"]["text"]) == 900_000
+        assert mirror.lists == lists, "the watch went on"
+    finally:
+        await mirror.stop()
+
+
+async def test_a_defect_in_what_is_done_with_a_change_is_no_end_of_the_copy(
+    kubernetes_api: Api, namespace: str
+) -> None:
+    path = f"/api/v1/namespaces/{namespace}/configmaps"
+    refused: list[str] = []
+
+    def choke_once(_before: Object | None, after: Object | None) -> None:
+        if after is not None and after["metadata"]["name"] == "odd" and not refused:
+            refused.append("odd")
+            raise KeyError("spec")
+
+    mirror = Mirror(kubernetes_api, path, on_change=choke_once)
+    await mirror.start()
+    try:
+        await kubernetes_api.create(path, {"metadata": {"name": "odd"}}, at=AT)
+        await until(lambda: refused)
+        await kubernetes_api.create(path, {"metadata": {"name": "next"}}, at=AT)
+        await until(lambda: mirror.is_current and (namespace, "next") in mirror.objects)
+    finally:
+        await mirror.stop()
+
+
+async def test_what_a_copy_goes_through_is_counted_and_forgotten_with_it(slow_api: SlowApi, namespace: str) -> None:
+    path, registry = f"/api/v1/namespaces/{namespace}/configmaps", CollectorRegistry()
+    labels = {"pool": "gpus", "kind": "configmaps", "namespace": namespace}
+
+    def figure(name: str, **more: str) -> float | None:
+        return registry.get_sample_value(f"dsec_kubernetes_mirror_{name}", {**labels, **more})
+
+    metrics = KubernetesMetrics("gpus", registry)
+    async with await Api.connect(ClusterAccess(kubeconfig=slow_api.kubeconfig), metrics=metrics) as api:
+        clock = Ahead()
+        mirror = Mirror(api, path, clock=clock)
+        assert figure("heard_timestamp_seconds") is None, "a kind that is not there is not missed"
+        gone = Refusal(fits=lambda request: "watch" in request.query, status=410, reason="Expired", message="too old")
+        away = Refusal(
+            fits=lambda request: "watch" in request.query, status=503, reason="ServiceUnavailable", message=""
+        )
+        slow_api.refusals.extend([gone, away])
+        await mirror.start()
+        try:
+            assert figure("current") == 1.0
+            await until(lambda: figure("failures_total", reason="overloaded"))
+            assert figure("current") == 0.0
+            assert (figure("lists_total"), figure("failures_total", reason="expired")) == (2.0, 1.0)
+            await api.create(path, {"metadata": {"name": "one"}}, at=AT)
+            await until(lambda: (namespace, "one") in mirror.objects)
+            assert figure("current") == 1.0 and (figure("watches_total") or 0) >= 3.0
+            heard, clock.seconds = figure("heard_timestamp_seconds") or 0.0, 1000.0
+            assert abs(clock.now() - 1000.0 - heard) < 60.0, "in seconds since the epoch"
+        finally:
+            await mirror.stop()
+        assert figure("heard_timestamp_seconds") is None and figure("current") is None, "nobody alerts on it"
+
+
+async def test_a_copy_that_neither_hears_nor_tries_hangs_and_one_that_hears_again_does_not(
+    kubernetes_api: Api, namespace: str
+) -> None:
+    path, clock = f"/api/v1/namespaces/{namespace}/configmaps", Ahead()
+    mirror = Mirror(kubernetes_api, path, clock=clock)
+    await mirror.start()
+    try:
+        assert mirror.hangs() is None
+        clock.seconds = DEAD_SECONDS + 1
+        why = mirror.hangs()
+        assert why is not None and why.startswith(f"{path} has not been followed for 30"), why
+        await kubernetes_api.create(path, {"metadata": {"name": "one"}}, at=AT)
+        await until(lambda: (namespace, "one") in mirror.objects)
+        assert mirror.hangs() is None
     finally:
         await mirror.stop()

@@ -7,12 +7,13 @@ credentials and connections are used, their models are not. Durable calls are na
 import asyncio
 import json
 import random
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 from dsec_blocks.gateways.faults import fault_point
 from dsec_workers.clusters.kubernetes.credentials import ClusterAccess, client_configuration
 from dsec_workers.clusters.kubernetes.errors import ApiError, Expired, Overloaded, Unreachable, error_of
+from dsec_workers.clusters.kubernetes.metrics import KubernetesMetrics
 
 Object = dict[str, Any]
 Objects = list[Object]
@@ -33,15 +34,18 @@ MERGE = "application/merge-patch+json"
 class Api:
     """Use as an async context manager."""
 
-    def __init__(self, client: Any) -> None:
+    def __init__(self, client: Any, metrics: KubernetesMetrics | None = None) -> None:
         self._client = client
+        self.metrics = metrics or KubernetesMetrics()
         self._host = client.configuration.host.rstrip("/")
         self._session = client.rest_client.pool_manager
         self.calls: dict[str, int] = {}
         """Requests by method, for the figures of the benchmarks."""
 
     @classmethod
-    async def connect(cls, access: ClusterAccess, *, connections: int = 64) -> "Api":
+    async def connect(
+        cls, access: ClusterAccess, *, connections: int = 64, metrics: KubernetesMetrics | None = None
+    ) -> "Api":
         """A client for the cluster that `access` names.
 
         Raises `NoCluster` when there is none to speak to.
@@ -50,7 +54,7 @@ class Api:
 
         configuration = await client_configuration(access)
         configuration.connection_pool_maxsize = connections
-        return cls(ApiClient(configuration=configuration))
+        return cls(ApiClient(configuration=configuration), metrics)
 
     async def __aenter__(self) -> "Api":
         return self
@@ -71,8 +75,10 @@ class Api:
         """
         return await self._again("GET", path)
 
-    async def list(self, path: str, *, labels: str = "", fields: str = "") -> Listing:
-        """Everything at `path`, page by page, and the resource version to watch from.
+    async def list(
+        self, path: str, *, labels: str = "", fields: str = "", heard: Callable[[], None] = lambda: None
+    ) -> Listing:
+        """Everything at `path`, page by page, and the resource version to watch from; `heard` is called at each page.
 
         A continuation that has expired in between starts the list over; raises `Expired` when that does not end.
         """
@@ -80,16 +86,17 @@ class Api:
         query = {name: value for name, value in query.items() if value}
         for _ in range(LISTS):
             try:
-                return await self._pages(path, query)
+                return await self._pages(path, query, heard)
             except Expired as error:  # the pages of one list are of one moment, which the server keeps for minutes
                 expired = error
         raise expired
 
-    async def _pages(self, path: str, query: Mapping[str, str]) -> Listing:
+    async def _pages(self, path: str, query: Mapping[str, str], heard: Callable[[], None]) -> Listing:
         items: Objects = []
         token = ""
         while True:
             page = await self._again("GET", path, query={**query, **({"continue": token} if token else {})})
+            heard()
             items += page.get("items") or []
             token = page["metadata"].get("continue") or ""
             if not token:
@@ -124,13 +131,15 @@ class Api:
             ) as answer:
                 self._count("WATCH")
                 if answer.status != 200:
-                    raise error_of(_json(await answer.read()), status=answer.status, what=what)
-                async for line in answer.content:
+                    raise self._refusal(answer, await answer.read(), method="WATCH", what=what)
+                self.metrics.request("WATCH", answer.status)
+                async for line in lines_of(answer.content.iter_any()):
                     event = json.loads(line)
                     if event["type"] == "ERROR":
                         raise error_of(event["object"], status=int(event["object"].get("code") or 500), what=what)
                     yield event["type"], event["object"]
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            self.metrics.request("WATCH", None)
             raise Unreachable(f"{what}: {error or type(error).__name__}") from error
 
     # --- writing --------------------------------------------------------------------------------------------------
@@ -223,14 +232,10 @@ class Api:
                 self._count(method)
                 content = await answer.read()
                 if answer.status >= 300:
-                    retry_after = answer.headers.get("Retry-After")
-                    raise error_of(
-                        _json(content),
-                        status=answer.status,
-                        what=what,
-                        retry_after=float(retry_after) if retry_after and retry_after.isdigit() else None,
-                    )
+                    raise self._refusal(answer, content, method=method, what=what)
+                self.metrics.request(method, answer.status)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            self.metrics.request(method, None)
             raise Unreachable(
                 f"{what}: the API server at {self._host} does not answer ({error or 'no answer'})"
             ) from error
@@ -241,8 +246,28 @@ class Api:
         await self._client.update_params_for_auth(headers, [], ["BearerToken"])
         return headers
 
+    def _refusal(self, answer: Any, content: bytes, *, method: str, what: str) -> ApiError:
+        asked = answer.headers.get("Retry-After") or ""
+        error = error_of(
+            _json(content), status=answer.status, what=what, retry_after=float(asked) if asked.isdigit() else None
+        )
+        self.metrics.request(method, answer.status, retry_after=error.retry_after)
+        return error
+
     def _count(self, method: str) -> None:
         self.calls[method] = self.calls.get(method, 0) + 1
+
+
+async def lines_of(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Whole lines, however long: the HTTP client's own reader fails at 128 KiB, and one object may have 1.5 MiB.
+
+    What comes after the last end of a line is left out: a connection that breaks cuts its last line.
+    """
+    rest = b""
+    async for piece in pieces:
+        *whole, rest = (rest + piece).split(b"\n")
+        for line in whole:
+            yield line
 
 
 def pause_after(turn: int, *, asked: float) -> float:

@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from dsec_blocks.gateways.faults import fault_point
@@ -31,7 +32,7 @@ from dsec_workers.clusters.kubernetes.roster import Roster
 from dsec_workers.clusters.kubernetes.secret import NamespaceSecrets
 from dsec_workers.clusters.kubernetes.settings import KubernetesSettings
 from dsec_workers.clusters.kubernetes.supply import Supply
-from dsec_workers.clusters.protocol import Allowance, ClusterEvent, GangKey, LaunchOrder, ObservedGang
+from dsec_workers.clusters.protocol import Allowance, ClusterEvent, ClusterHealth, GangKey, LaunchOrder, ObservedGang
 
 _log = logging.getLogger(__name__)
 NOTICE_SECONDS = 10.0
@@ -59,10 +60,11 @@ class KubernetesCluster:
         self._tasks: dict[GangKey, asyncio.Task[None]] = {}
         self._errands: set[asyncio.Task[None]] = set()
         self._room = asyncio.Event()
-        self._nodes = Mirror(api, "/api/v1/nodes", labels=settings.node_selector, on_change=self._supply.node_changed)
-        self._slices = Mirror(api, device_taints.SLICES, on_change=self._supply.slice_changed)
-        self._namespaces = Namespaces(api, settings, supply=self._supply, roster=self._roster)
-        self._pods = self._roster.pods = Mirror(api, "/api/v1/pods", on_change=self._pod_changed)
+        mirror = partial(Mirror, api, clock=clock)
+        self._nodes = mirror("/api/v1/nodes", labels=settings.node_selector, on_change=self._supply.node_changed)
+        self._slices = mirror(device_taints.SLICES, on_change=self._supply.slice_changed)
+        self._namespaces = Namespaces(api, settings, supply=self._supply, roster=self._roster, clock=clock)
+        self._pods = self._roster.pods = mirror("/api/v1/pods", on_change=self._pod_changed)
 
     async def prepare(self) -> None:
         """Follow the cluster from now on.
@@ -100,6 +102,14 @@ class KubernetesCluster:
     def allowance(self, gangs: Mapping[str, Gang], manifests: Mapping[str, Any]) -> Allowance | None:
         """What the quotas of the gangs' namespaces leave; None where there are none."""
         return self._namespaces.allowance(gangs, manifests)
+
+    def health(self) -> ClusterHealth:
+        """Whether nodes and pods are followed, and which mirrors do not even try any more."""
+        mirrors = (self._nodes, self._pods, self._slices, *self._namespaces.mirrors)
+        return ClusterHealth(
+            away=not (self._pods.is_current and self._nodes.is_current),
+            hangs=tuple(why for mirror in mirrors if (why := mirror.hangs()) is not None),
+        )
 
     # --- launching ------------------------------------------------------------------------------------------------
 

@@ -7,13 +7,20 @@ from the absence of an object while the API server is away.
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Callable
 from typing import Any
 
+from dsec_blocks.gateways.clock import SystemClock
+from dsec_blocks.model.clock import Clock
 from dsec_blocks.model.errors import ClusterError
 from dsec_workers.clusters.kubernetes.api import Api, Object
-from dsec_workers.clusters.kubernetes.errors import Expired, Forbidden
+from dsec_workers.clusters.kubernetes.errors import ApiError, Expired, Forbidden, Unreachable
 
+_log = logging.getLogger(__name__)
+DEAD_SECONDS = 300.0
+"""A mirror that has neither heard anything nor failed for so long hangs: a watch that is silent ends after 90 s, a page
+of a list is tried for 190 s."""
 _PAUSE_SECONDS = 0.5
 _LONGEST_PAUSE_SECONDS = 10.0
 
@@ -25,10 +32,20 @@ class Mirror:
     """All objects at `path` that match, by (namespace, name)."""
 
     def __init__(
-        self, api: Api, path: str, *, labels: str = "", fields: str = "", on_change: Change | None = None
+        self,
+        api: Api,
+        path: str,
+        *,
+        labels: str = "",
+        fields: str = "",
+        on_change: Change | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self._api, self._path, self._labels, self._fields = api, path, labels, fields
         self._on_change = on_change
+        self._clock = clock or SystemClock()
+        self._figures = api.metrics.followed(path)
+        self._turned_at = self._clock.monotonic()
         self.objects: dict[tuple[str, str], Object] = {}
         self.lists = 0
         """How often everything was listed."""
@@ -42,6 +59,13 @@ class Mirror:
     def is_current(self) -> bool:
         """Whether the copy follows the API server now."""
         return self._is_listed and self.failure is None
+
+    def hangs(self) -> str | None:
+        """Why only a restart would make it follow again; None while it follows, or tries to."""
+        silent = self._clock.monotonic() - self._turned_at
+        if self._task is None or silent <= DEAD_SECONDS:
+            return None
+        return f"{self._path} has not been followed for {silent:.0f} s"
 
     async def start(self) -> None:
         """Follow from now on, in the background; returns when the first list is there.
@@ -57,6 +81,7 @@ class Mirror:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
+        self._figures.stopped()
 
     async def _follow(self) -> None:
         pause = _PAUSE_SECONDS
@@ -64,30 +89,43 @@ class Mirror:
             try:
                 if not self._is_listed:
                     await self._list()
+                self._figures.watching()
                 async for kind, item in self._api.watch(
                     self._path, since=self._version, labels=self._labels, fields=self._fields
                 ):
                     self._take(kind, item)
                     pause = _PAUSE_SECONDS
+                self._turned_at = self._clock.monotonic()
                 continue  # the server ended the watch in good order: go on from where it was
             except Expired as error:
-                self._lose(error)
+                self._fail(error, lost=True)
                 continue
             except ClusterError as error:
                 # The copy may be stale until the watch goes on; the version is kept, since most often it can.
-                self.failure = error
-                if isinstance(error, Forbidden):
-                    self._lose(error)
+                self._fail(error, lost=isinstance(error, Forbidden))
+            except Exception as error:  # noqa: BLE001 - a copy that nobody keeps up to date would be believed for ever
+                _log.exception("%s is listed again", self._path)
+                self._fail(ClusterError(f"{self._path}: {error}"), lost=True)
             await asyncio.sleep(pause)
             pause = min(_LONGEST_PAUSE_SECONDS, pause * 2)
 
-    def _lose(self, error: ClusterError) -> None:
+    def _fail(self, error: ClusterError, *, lost: bool) -> None:
+        self._turned_at = self._clock.monotonic()
         self.failure = error
-        self._is_listed = False
+        self._is_listed = self._is_listed and not lost
+        is_its_word = isinstance(error, ApiError | Unreachable)
+        self._figures.failed(type(error).__name__.lower() if is_its_word else "broken")
+
+    def _hear(self) -> None:
+        self._turned_at = self._clock.monotonic()
+        self._figures.heard(self._clock.now())
 
     async def _list(self) -> None:
-        items, self._version = await self._api.list(self._path, labels=self._labels, fields=self._fields)
+        items, self._version = await self._api.list(
+            self._path, labels=self._labels, fields=self._fields, heard=self._hear
+        )
         self.lists += 1
+        self._figures.listed()
         found = {key_of(item): item for item in items}
         for key in [key for key in self.objects if key not in found]:
             self._change(key, None)
@@ -99,7 +137,10 @@ class Mirror:
         self._is_listed = True
 
     def _take(self, kind: str, item: Object) -> None:
-        self.failure = None
+        self._hear()
+        if self.failure is not None:
+            self.failure = None
+            self._figures.follows()
         self._version = item["metadata"]["resourceVersion"]
         if kind == "BOOKMARK":
             return

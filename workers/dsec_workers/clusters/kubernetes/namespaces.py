@@ -9,6 +9,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from dsec_blocks.model.clock import Clock
 from dsec_blocks.model.errors import ClusterError
 from dsec_blocks.model.gangs import Gang, MemberPlacement, Placement
 from dsec_workers.clusters.kubernetes import limit_ranges, quotas
@@ -34,8 +35,9 @@ _MOST_REMEMBERED = 10_000
 class Namespaces:
     """Rules by namespace, and the allowance of one cycle made of them."""
 
-    def __init__(self, api: Api, settings: KubernetesSettings, *, supply: Supply, roster: Roster) -> None:
+    def __init__(self, api: Api, settings: KubernetesSettings, *, supply: Supply, roster: Roster, clock: Clock) -> None:
         self._api, self._settings, self._supply, self._roster = api, settings, supply, roster
+        self._clock = clock
         self._mirrors: dict[str, list[Mirror]] = {}
         self._opening: dict[str, asyncio.Task[None]] = {}
         self._members: dict[object, Member] = {}
@@ -47,7 +49,8 @@ class Namespaces:
 
         Raises `ClusterError` when they may not be read: which permission is missing.
         """
-        mirrors = [Mirror(self._api, f"/api/v1/namespaces/{namespace}/{kind}") for kind in KINDS]
+        paths = [f"/api/v1/namespaces/{namespace}/{kind}" for kind in KINDS]
+        mirrors = [Mirror(self._api, path, clock=self._clock) for path in paths]
         for kind, mirror in zip(KINDS, mirrors, strict=True):
             try:
                 await mirror.start()
@@ -56,12 +59,17 @@ class Namespaces:
                 raise ClusterError(missing_permission(error, f"list,watch {kind}", namespace)) from error
         self._mirrors[namespace] = mirrors
 
+    @property
+    def mirrors(self) -> list[Mirror]:
+        """Of all namespaces."""
+        return [mirror for mirrors in self._mirrors.values() for mirror in mirrors]
+
     async def close(self) -> None:
         """Stop following."""
         for task in self._opening.values():
             task.cancel()
         await asyncio.gather(*self._opening.values(), return_exceptions=True)
-        await asyncio.gather(*(mirror.stop() for mirrors in self._mirrors.values() for mirror in mirrors))
+        await asyncio.gather(*(mirror.stop() for mirror in self.mirrors))
         self._mirrors.clear()
 
     def rules(self, namespace: str) -> Rules | None:

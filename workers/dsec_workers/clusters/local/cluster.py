@@ -34,7 +34,7 @@ from dsec_workers.clusters.local.layout import (
     to_bytes,
 )
 from dsec_workers.clusters.local.leftovers import kill_leftovers, leftovers_of
-from dsec_workers.clusters.protocol import ClusterEvent, GangKey, LaunchOrder, ObservedGang
+from dsec_workers.clusters.protocol import ClusterEvent, ClusterHealth, GangKey, LaunchOrder, ObservedGang
 from dsec_workers.clusters.talk import NotThere
 
 _ENDS = ("devices_released", "gone")
@@ -59,6 +59,10 @@ class LocalCluster:
     async def nodes(self) -> tuple[Node, ...]:
         """The nodes and devices as declared, or as found when this cluster was made."""
         return self._nodes
+
+    def health(self) -> ClusterHealth:
+        """A machine is there as long as its worker is."""
+        return ClusterHealth()
 
     def allowance(self, gangs: Mapping[str, Gang], manifests: Mapping[str, Any]) -> None:
         """On one machine nobody limits gangs but the devices."""
