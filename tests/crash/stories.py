@@ -36,7 +36,8 @@ def eviction(world: World) -> None:
 
 def cancellation(world: World) -> None:
     """One run is cancelled while it runs, one while it waits behind it; a third then gets the devices."""
-    first = world.train("first", steps=2000, expects=("CANCELLED",), nodes=2, devices_per_node=2, grace="5s")
+    # It would run for an hour: only a stop ends it in time.
+    first = world.train("first", steps=100_000, expects=("CANCELLED",), nodes=2, devices_per_node=2, grace="5s")
     world.wait("first to commit", lambda: (g := world.gang(first)) and g.last_commit_at)
     second = world.start("waits", "second", expects=("CANCELLED",), nodes=2, devices_per_node=2)
     world.wait("second to wait", lambda: (g := world.gang(second)) and g.state is GangState.WAITING and g.reason)
