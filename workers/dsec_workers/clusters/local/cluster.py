@@ -247,28 +247,28 @@ class LocalCluster:
             )
 
     async def _tell_until_gone(self, key: GangKey, directory: GangDirectory, after: int) -> None:
+        """Put the gang's events into the queue. Whatever cannot be read now is read again: nobody else follows it."""
         while True:
-            record = read_json(directory.supervisor)
-            if record is None:
-                return
-            try:
-                async for happened in talk.follow(Path(record["channel"]), after):
-                    after = happened["seq"]
-                    await self._events.put(event_of(key, happened))
-                    if happened["type"] == "gone":
-                        return
-            except (ClusterError, OSError):
-                pass
-            if not processes.is_alive(supervisor_of(record)):
-                with suppress(ClusterError, OSError):  # tried again until it is done: nobody else follows this gang
-                    await self._bury(key, directory, record)
-            gone = read_json(directory.gone)
-            if gone is not None:
-                for happened in gone["events"]:
-                    # Whoever buried it did not know how far the supervisor had counted: progress is told, not kept.
-                    if happened["seq"] > after or happened["type"] in _ENDS:
+            with suppress(ClusterError, OSError):
+                record = read_json(directory.supervisor)
+                if record is None:
+                    return
+                with suppress(ClusterError, OSError):
+                    async for happened in talk.follow(Path(record["channel"]), after):
+                        after = happened["seq"]
                         await self._events.put(event_of(key, happened))
-                return
+                        if happened["type"] == "gone":
+                            return
+                if not processes.is_alive(supervisor_of(record)):
+                    with suppress(ClusterError, OSError):
+                        await self._bury(key, directory, record)
+                gone = read_json(directory.gone)
+                if gone is not None:
+                    for happened in gone["events"]:
+                        # Whoever buried it did not know how far the supervisor had counted: progress is told, not kept.
+                        if happened["seq"] > after or happened["type"] in _ENDS:
+                            await self._events.put(event_of(key, happened))
+                    return
             await asyncio.sleep(_RECONNECT_SECONDS)
 
     async def _bury(self, key: GangKey, directory: GangDirectory, record: dict[str, Any]) -> None:
