@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from dsec_blocks.gateways import processes
-from dsec_blocks.ledger import Election, Ledger
+from dsec_blocks.ledger import Election
 from dsec_blocks.model.gangs import GangState
 from tests.crash import invariants
 from tests.crash.play import Stage
@@ -21,6 +21,7 @@ from tests.crash.sightings import processes_of, resume
 from tests.crash.world import Strike, World
 from tests.fixtures.clock import ManualClock
 from tests.fixtures.disks import SmallDisk
+from tests.fixtures.ledgers import new_ledger
 from tests.fixtures.zygote import CLOCK_FILE, CLOCK_SHIFT
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
@@ -125,7 +126,7 @@ def test_a_clock_that_jumps_under_a_living_leader_times_nobody_out(
 
 def test_no_wall_clock_fences_or_unfences_anybody(tmp_path: Path) -> None:
     leaders, standbys = ManualClock(), ManualClock()
-    ledger = Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", clock=leaders)
+    ledger = new_ledger(tmp_path / "ledger.db", clock=leaders)
     leader = Election(ledger, "pool", "leader", 3.0, leaders)
     standby = Election(ledger, "pool", "standby", 3.0, standbys)
     fence = leader.step()

@@ -17,6 +17,7 @@ from dsec_workers.form import SHIPPED, default_template
 from tests.crash import cases
 from tests.crash.sightings import processes_of
 from tests.deployments.test_command import dsec
+from tests.fixtures.ledgers import new_ledger
 from tests.fixtures.ports import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -62,7 +63,7 @@ def test_a_migration_killed_half_way_is_done_whole_by_the_next(tmp_path: Path, m
 def test_a_backup_killed_half_way_leaves_a_whole_one_old_or_new(tmp_path: Path, mode: str) -> None:
     copy = tmp_path / "copies" / "ledger.db"
     copy.parent.mkdir()
-    ledger = Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", clock=SystemClock())
+    ledger = new_ledger(tmp_path / "ledger.db", clock=SystemClock())
     ledger.put_team("gpus", Team(name="before", nominal_devices=1))
     assert dsec("ledger", "backup", str(copy), home=tmp_path).returncode == 0
     ledger.put_team("gpus", Team(name="after", nominal_devices=1))

@@ -10,7 +10,6 @@ import pytest
 from dsec_blocks.checkpoints import open_store
 from dsec_blocks.gateways.clock import SystemClock
 from dsec_blocks.gateways.faults import ENV_FAULT_LOG
-from dsec_blocks.ledger import Ledger
 from dsec_deployments import provisioning
 from dsec_deployments.prefect_api import PrefectApi
 from dsec_workers.form import default_template
@@ -18,6 +17,7 @@ from dsec_workers.simulation.clusters import parse_cluster
 from tests.blocks.checkpoints.ranks import Ranks
 from tests.crash import cases
 from tests.deployments.test_command import dsec
+from tests.fixtures.ledgers import new_ledger
 from tests.fixtures.prefect import PrefectServer
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
@@ -93,7 +93,7 @@ def test_every_point_of_a_command_is_passed_by_a_command(prefect_server: Prefect
 
 def _prepare(home: Path, pool: str) -> None:
     """A ledger in which a worker has said what there is."""
-    ledger = Ledger.open(f"sqlite:///{home / 'ledger.db'}", clock=SystemClock())
+    ledger = new_ledger(home / "ledger.db", clock=SystemClock())
     fence = ledger.take_lease(pool, "a worker", seen=None)
     assert fence is not None
     ledger.put_nodes(fence, parse_cluster("1x4@declared"))

@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from dsec_blocks.gateways.clock import SystemClock
-from dsec_blocks.ledger import Ledger
 from dsec_blocks.ledger.schema import VERSION_TABLE
 from tests.deployments.test_command import dsec, one_line
+from tests.fixtures.ledgers import migrated
 
 pytestmark = pytest.mark.slow
 RUN = "11111111-2222-3333-4444-555555555555"
@@ -17,7 +16,7 @@ RUN = "11111111-2222-3333-4444-555555555555"
 @pytest.mark.parametrize("words", [("pool",), ("queue",), ("ledger", "check"), ("ledger", "migrate")])
 def test_a_database_of_a_newer_version_is_named_and_left_alone(tmp_path: Path, words: tuple[str, ...]) -> None:
     path = tmp_path / "ledger.db"
-    Ledger.open(f"sqlite:///{path}", clock=SystemClock()).close()
+    migrated(path)
     with sqlite3.connect(path) as database:
         database.execute(f"update {VERSION_TABLE} set version_num = '9999'")
     database.close()

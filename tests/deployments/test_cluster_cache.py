@@ -17,9 +17,9 @@ from dsec_blocks.cache.settings import from_environment
 from dsec_blocks.cache.site import FILE, Site, read_site
 from dsec_blocks.gateways.clock import SystemClock
 from dsec_blocks.gateways.home import home_of
-from dsec_blocks.ledger import Ledger
 from dsec_deployments import agent_process, background, cluster_cache
 from dsec_deployments.installation import Installation
+from tests.fixtures.ledgers import migrated
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -31,7 +31,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for name in [name for name in os.environ if name.startswith("DSEC_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("DSEC_HOME", str(home))
-    Ledger.open(f"sqlite:///{home}/ledger.db", clock=SystemClock()).close()  # as `dsec up` has it by then
+    migrated(home / "ledger.db")  # as `dsec up` has it by then
     yield home
     for found in (agent_process.find(home), background.find(home, cluster_cache.NAME)):
         if found is not None:

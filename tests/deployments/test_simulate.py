@@ -17,6 +17,7 @@ from dsec_workers.lifecycle.incidents import capture
 from dsec_workers.simulation.clusters import parse_cluster
 from tests.deployments.test_command import dsec, one_line
 from tests.fixtures.clock import ManualClock
+from tests.fixtures.ledgers import new_ledger
 
 TRACE = """id,submit,duration,gpus,team,priority
 long,0,3600,8,vision,0
@@ -94,7 +95,7 @@ def test_ctrl_c_ends_a_replay_without_a_traceback_and_leaves_no_file(tmp_path: P
 
 def _pool(home: Path) -> Ledger:
     """A pool of two nodes with four GPUs; on one a gang runs."""
-    ledger = Ledger.open(f"sqlite:///{home / 'ledger.db'}", clock=ManualClock(time.time()))
+    ledger = new_ledger(home / "ledger.db", clock=ManualClock(time.time()))
     fence = ledger.take_lease("gpus", "test", seen=None)
     assert fence is not None
     ledger.put_nodes(fence, parse_cluster("2x4@H100"))

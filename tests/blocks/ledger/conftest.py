@@ -8,6 +8,7 @@ import sqlalchemy as sa
 
 from dsec_blocks.ledger import Fence, Ledger
 from tests.fixtures.clock import ManualClock
+from tests.fixtures.ledgers import migrated
 
 POOL = "pool"
 
@@ -20,10 +21,10 @@ def clock() -> ManualClock:
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
 def ledger_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Of an empty database, or of one that is migrated where the test asks for an open ledger."""
+    is_open = "ledger" in request.fixturenames
     if request.param == "postgres":
-        is_open = "ledger" in request.fixturenames
         return str(request.getfixturevalue("migrated_postgres_url" if is_open else "postgres_url"))
-    return f"sqlite:///{tmp_path}/ledger.db"
+    return migrated(tmp_path / "ledger.db") if is_open else f"sqlite:///{tmp_path}/ledger.db"
 
 
 @pytest.fixture

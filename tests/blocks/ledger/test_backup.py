@@ -13,6 +13,7 @@ from dsec_blocks.model.gangs import GangState
 from dsec_blocks.model.teams import Team
 from tests.blocks.ledger.gangs import POOL, admitted, known, running, waiting
 from tests.fixtures.clock import ManualClock
+from tests.fixtures.ledgers import migrated
 
 
 def _everything(ledger: Ledger) -> dict[str, list[dict]]:
@@ -43,7 +44,7 @@ def full(ledger: Ledger, fence: Fence) -> Ledger:
 @pytest.fixture
 def empty(request: pytest.FixtureRequest, ledger_url: str, tmp_path: Path, clock: ManualClock) -> Iterator[Ledger]:
     """Another, empty ledger on the same kind of database."""
-    url = f"sqlite:///{tmp_path}/restored.db"
+    url = migrated(tmp_path / "restored.db")
     if ledger_url.startswith("postgresql"):
         parsed = sa.make_url(ledger_url)
         admin = sa.create_engine(parsed.set(drivername="postgresql+psycopg", database="postgres"))

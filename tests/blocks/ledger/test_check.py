@@ -4,6 +4,7 @@ import pytest
 
 from dsec_blocks.ledger import Fence, Ledger
 from tests.blocks.ledger.gangs import POOL, admitted, launching, running, waiting
+from tests.fixtures.ledgers import new_ledger
 
 UNKEYED = (
     "ALTER TABLE reservations RENAME TO keyed",
@@ -105,7 +106,7 @@ def test_a_cluster_that_differs_from_the_ledger_is_found(busy: Ledger, observed)
 
 def test_a_damaged_file_is_found(tmp_path, clock) -> None:
     path = tmp_path / "ledger.db"
-    ledger = Ledger.open(f"sqlite:///{path}", clock=clock)
+    ledger = new_ledger(path, clock=clock)
     fence = ledger.take_lease(POOL, "me", seen=None)
     assert fence
     ledger.enqueue(fence, [waiting(f"r{n}") for n in range(300)])

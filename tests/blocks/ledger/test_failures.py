@@ -10,11 +10,12 @@ from dsec_blocks.model.errors import Fenced, LedgerError, LedgerUnreachable
 from dsec_blocks.model.gangs import GangState
 from tests.blocks.ledger.gangs import LATER, POOL, held, known, on, waiting
 from tests.fixtures.clock import ManualClock
+from tests.fixtures.ledgers import migrated, new_ledger
 
 
 @pytest.fixture
 def sqlite_ledger(tmp_path: Path, clock: ManualClock):
-    ledger = Ledger.open(f"sqlite:///{tmp_path}/ledger.db", clock=clock)
+    ledger = new_ledger(tmp_path / "ledger.db", clock=clock)
     yield ledger
     ledger.close()
 
@@ -60,7 +61,7 @@ def test_a_write_lock_held_too_long_by_another_process_is_one_clear_error(
     tmp_path: Path, clock: ManualClock, monkeypatch
 ) -> None:
     monkeypatch.setattr(opening, "BUSY_SECONDS", 0.2)
-    url = f"sqlite:///{tmp_path}/ledger.db"
+    url = migrated(tmp_path / "ledger.db")
     holder, other = Ledger.open(url, clock=clock), Ledger.open(url, clock=clock)
 
     with holder.transaction(at="test.hold"):

@@ -9,11 +9,12 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from dsec_blocks.ledger import Ledger, Resumption
+from dsec_blocks.ledger import Resumption
 from dsec_blocks.model.errors import ReservationConflict, StaleAttempt
 from dsec_blocks.model.gangs import HOLDING_STATES, GangState
 from tests.blocks.ledger.gangs import POOL, known, on, waiting
 from tests.fixtures.clock import ManualClock
+from tests.fixtures.ledgers import new_ledger
 
 RUNS = tuple(f"r{n}" for n in range(4))
 DEVICES = tuple(f"n{n}/{d}" for n in range(2) for d in range(3))
@@ -26,14 +27,14 @@ attempts_back = st.sampled_from([0, 0, 0, 0, 1])
 class LedgerMachine(RuleBasedStateMachine):
     """Random steps of four gangs over six devices, against what may be true of them."""
 
-    template: Path
+    folders: Path
+    """Where each machine makes a folder of its own."""
 
     @initialize()
     def begin(self) -> None:
-        self.folder = tempfile.mkdtemp(dir=self.template.parent)
-        shutil.copy(self.template, f"{self.folder}/ledger.db")
+        self.folder = Path(tempfile.mkdtemp(dir=self.folders))
         self.clock = ManualClock()
-        self.ledger = Ledger.open(f"sqlite:///{self.folder}/ledger.db", clock=self.clock)
+        self.ledger = new_ledger(self.folder / "ledger.db", clock=self.clock)
         fence = self.ledger.take_lease(POOL, "machine", seen=None)
         assert fence is not None
         self.fence = fence
@@ -222,18 +223,11 @@ class LedgerMachine(RuleBasedStateMachine):
             assert gang.evictions == self.counted.get(gang.run_id, 0)
 
 
-@pytest.fixture(scope="module")
-def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("template") / "ledger.db"
-    Ledger.open(f"sqlite:///{path}", clock=ManualClock()).close()
-    return path
-
-
 @pytest.mark.slow
-def test_any_order_of_steps_keeps_the_invariants(template: Path) -> None:
+def test_any_order_of_steps_keeps_the_invariants(tmp_path: Path) -> None:
     from hypothesis.stateful import run_state_machine_as_test
 
-    LedgerMachine.template = template
+    LedgerMachine.folders = tmp_path
     run_state_machine_as_test(
         LedgerMachine,
         settings=settings(

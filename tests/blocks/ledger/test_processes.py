@@ -20,6 +20,7 @@ from dsec_blocks.ledger import Election, Fence, Ledger
 from dsec_blocks.model.errors import Fenced, ReservationConflict
 from dsec_blocks.model.gangs import GangState
 from tests.blocks.ledger.gangs import LATER, POOL, held, known, on, running, waiting
+from tests.fixtures.ledgers import migrated
 
 PROGRAM = """
 import sys
@@ -202,7 +203,7 @@ def test_a_leader_stopped_inside_a_transaction_does_not_block_its_successor_on_p
 
 
 def test_a_leader_stopped_inside_a_transaction_on_sqlite_commits_before_anybody_can_replace_it(tmp_path) -> None:
-    url = f"sqlite:///{tmp_path}/ledger.db"
+    url = migrated(tmp_path / "ledger.db")
     ledger = Ledger.open(url, clock=SystemClock())
     fence = ledger.take_lease(POOL, "sleeper", seen=None)
     assert fence is not None

@@ -12,6 +12,7 @@ from dsec_deployments.demo.claims import Claims
 from dsec_deployments.demo.recording import Recorder, Recording
 from dsec_deployments.demo.report import write_report
 from tests.fixtures.clock import ManualClock
+from tests.fixtures.ledgers import new_ledger
 
 POOL = "demo"
 
@@ -23,7 +24,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def ledger(tmp_path: Path, clock: ManualClock) -> Ledger:
-    return Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", clock=clock)
+    return new_ledger(tmp_path / "ledger.db", clock=clock)
 
 
 def leader(ledger: Ledger) -> Fence:

@@ -4,7 +4,6 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -26,16 +25,8 @@ from dsec_workers.lifecycle import incidents
 from dsec_workers.lifecycle.run_limits import RunLimits
 from dsec_workers.scheduling import Memory, Plan, Policy, QueuedGang, RunningGang, plan
 from tests.fixtures.clock import ManualClock
+from tests.fixtures.ledgers import new_ledger
 from tests.property.scheduling.worlds import NOW, TEAMS, nodes, queues, requests, running, teams
-
-
-@cache
-def _empty() -> bytes:
-    """A ledger without anything in it: migrated once, not for every example."""
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / "ledger.db"
-        Ledger.open(f"sqlite:///{path}", clock=ManualClock(NOW)).close()
-        return path.read_bytes()
 
 
 @contextmanager
@@ -44,9 +35,7 @@ def pools(
 ) -> Iterator[tuple[Ledger, Fence]]:
     """A pool in a real ledger, in which these gangs run and wait."""
     with TemporaryDirectory() as folder:
-        path = Path(folder) / "ledger.db"
-        path.write_bytes(_empty())
-        ledger = Ledger.open(f"sqlite:///{path}", clock=ManualClock(NOW))
+        ledger = new_ledger(Path(folder) / "ledger.db", clock=ManualClock(NOW))
         try:
             fence = ledger.take_lease("pool", "test", seen=None)
             assert fence is not None

@@ -8,6 +8,7 @@ import pytest
 from dsec_blocks.ledger import Fence, Ledger
 from tests.blocks.ledger.gangs import POOL
 from tests.fixtures.clock import ManualClock
+from tests.fixtures.ledgers import new_ledger
 
 
 @pytest.fixture
@@ -17,7 +18,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def ledger(tmp_path: Path, clock: ManualClock) -> Iterator[Ledger]:
-    ledger = Ledger.open(f"sqlite:///{tmp_path}/ledger.db", clock=clock)
+    ledger = new_ledger(tmp_path / "ledger.db", clock=clock)
     yield ledger
     ledger.close()
 

@@ -17,6 +17,7 @@ from dsec_workers.lifecycle import happenings
 from dsec_workers.lifecycle.term import Term
 from tests.blocks.ledger.gangs import POOL, known, launching
 from tests.fixtures.clock import ManualClock
+from tests.fixtures.ledgers import new_ledger
 
 NAMES = [f"run-{n}" for n in range(8)]
 
@@ -63,7 +64,7 @@ class Site:
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
-    ledger = Ledger.open(f"sqlite:///{tmp_path}/ledger.db", clock=ManualClock())
+    ledger = new_ledger(tmp_path / "ledger.db", clock=ManualClock())
     yield Site(ledger)
     ledger.close()
 

@@ -15,6 +15,7 @@ from dsec_deployments.foresight import present
 from dsec_workers.lifecycle.incidents import bare_address, bare_addresses, capture, load
 from dsec_workers.scheduling import plan
 from tests.fixtures.clock import ManualClock
+from tests.fixtures.ledgers import new_ledger
 
 POOL = "gpus"
 
@@ -30,7 +31,7 @@ def gang(run_id: str, *, team: str = "ml", devices: int = 2, **request: object) 
 @pytest.fixture
 def ledger(tmp_path: Path):
     clock = ManualClock()
-    ledger = Ledger.open(f"sqlite:///{tmp_path}/ledger.db", clock=clock)
+    ledger = new_ledger(tmp_path / "ledger.db", clock=clock)
     fence = ledger.take_lease(POOL, "leader", seen=None)
     assert fence is not None
     ledger.put_nodes(

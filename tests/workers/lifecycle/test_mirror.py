@@ -20,7 +20,6 @@ from dsec_workers.scheduling import Policy, plan
 from dsec_workers.scheduling.snapshot import Snapshot
 from tests.blocks.ledger.gangs import LATER, POOL, admitted, known, on, running, waiting
 from tests.blocks.ledger.test_invariants import DEVICES, RUNS, LedgerMachine
-from tests.fixtures.clock import ManualClock
 
 POLICY = Policy(consolidation=True, evictions_per_team=3)
 NODES = tuple(
@@ -33,13 +32,6 @@ NODES = tuple(
     )
     for name in ("n0", "n1")
 )  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("template") / "ledger.db"
-    Ledger.open(f"sqlite:///{path}", clock=ManualClock()).close()
-    return path
 
 
 class MirrorMachine(LedgerMachine):
@@ -108,8 +100,8 @@ def _key(holding: Holding) -> tuple[str, int]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_the_mirror_is_the_ledger_after_any_order_of_writes(template: Path) -> None:
-    MirrorMachine.template = template
+def test_the_mirror_is_the_ledger_after_any_order_of_writes(tmp_path: Path) -> None:
+    MirrorMachine.folders = tmp_path
     run_state_machine_as_test(
         MirrorMachine,
         settings=settings(

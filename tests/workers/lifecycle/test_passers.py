@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from dsec_blocks.ledger import Ledger
 from dsec_blocks.model.devices import Device, Node
 from dsec_blocks.model.gangs import Gang, GangState, MemberPlacement, Placement
 from dsec_blocks.model.requests import GangRequest
@@ -19,6 +18,7 @@ from dsec_workers.lifecycle.recalling import reason
 from dsec_workers.scheduling.decisions import Recall
 from dsec_workers.scheduling.policy import Policy
 from tests.fixtures.clock import ManualClock
+from tests.fixtures.ledgers import new_ledger
 from tests.workers.lifecycle.records import gang as some_gang
 from tests.workers.lifecycle.records import run, state
 
@@ -39,7 +39,7 @@ def _node(name: str) -> Node:
 
 def test_an_onlooker_and_an_incident_file_say_what_the_leader_will_do_with_a_passer(tmp_path: Path) -> None:
     clock = ManualClock(NOW)
-    ledger = Ledger.open(f"sqlite:///{tmp_path}/ledger.db", clock=clock)
+    ledger = new_ledger(tmp_path / "ledger.db", clock=clock)
     fence = ledger.take_lease(POOL, "leader", seen=None)
     assert fence is not None
     ledger.put_nodes(fence, [_node("n1"), _node("n2")])
@@ -65,7 +65,7 @@ def test_an_onlooker_and_an_incident_file_say_what_the_leader_will_do_with_a_pas
 async def test_when_the_head_is_cancelled_a_recall_that_was_not_answered_is_taken_back(
     tmp_path: Path, answered: bool
 ) -> None:
-    ledger = Ledger.open(f"sqlite:///{tmp_path}/ledger.db", clock=ManualClock(NOW))
+    ledger = new_ledger(tmp_path / "ledger.db", clock=ManualClock(NOW))
     fence = ledger.take_lease(POOL, "leader", seen=None)
     assert fence is not None
     ledger.enqueue(fence, [gang("passer"), gang("head", 2)])

@@ -24,6 +24,7 @@ from dsec_workers.prefect_api import ApiUnavailable, Run
 from dsec_workers.scheduling.policy import Policy
 from tests.blocks.ledger.gangs import LATER, POOL, on, waiting
 from tests.fixtures.clock import ManualClock
+from tests.fixtures.ledgers import new_ledger
 from tests.workers.lifecycle.records import run, state
 
 RUN = "run"
@@ -78,7 +79,7 @@ class Takeover:
 
 @pytest.fixture
 def takeover(tmp_path: Path) -> Iterator[Takeover]:
-    ledger = Ledger.open(f"sqlite:///{tmp_path}/ledger.db", clock=ManualClock())
+    ledger = new_ledger(tmp_path / "ledger.db", clock=ManualClock())
     yield Takeover(ledger)
     ledger.close()
 

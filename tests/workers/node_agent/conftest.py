@@ -16,6 +16,7 @@ from dsec_blocks.gateways.clock import SystemClock
 from dsec_blocks.ledger import Ledger
 from dsec_workers.node_agent.access import living_address
 from dsec_workers.node_agent.client import AgentClient
+from tests.fixtures.ledgers import migrated
 from tests.fixtures.misbehaving import origin_server
 
 __all__ = ["origin_server"]
@@ -37,7 +38,7 @@ class Home:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.process: subprocess.Popen[bytes] | None = None
-        self.ledger_url = f"sqlite:///{path / 'ledger.db'}"
+        self.ledger_url = migrated(path / "ledger.db")
 
     def start(self, *options: str, until_it_answers: bool = True, **environment: str) -> "Home":
         self.path.mkdir(exist_ok=True)

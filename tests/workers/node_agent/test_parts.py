@@ -18,6 +18,7 @@ from dsec_workers.node_agent.ordered import Ordered, judge
 from dsec_workers.node_agent.prefetching import Prefetches, Prefetching, State
 from dsec_workers.node_agent.reporting import Reporting, held
 from dsec_workers.node_agent.settings import AgentSettings, node_names
+from tests.fixtures.ledgers import new_ledger
 from tests.workers.node_agent.conftest import eventually
 
 
@@ -30,7 +31,7 @@ def put(tmp_path: Path, name: str, size: int) -> str:
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Iterator[Ledger]:
-    ledger = Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", clock=SystemClock())
+    ledger = new_ledger(tmp_path / "ledger.db", clock=SystemClock())
     yield ledger
     ledger.close()
 

@@ -12,6 +12,7 @@ from dsec_blocks.cache.origins.web import WebOrigin
 from dsec_blocks.gateways.clock import SystemClock
 from dsec_blocks.gateways.objects import Bucket, Credentials
 from dsec_blocks.ledger import Ledger
+from tests.fixtures.ledgers import migrated
 from tests.fixtures.misbehaving import MisbehavingOrigin, origin_server
 from tests.fixtures.s3 import S3Store
 
@@ -23,7 +24,7 @@ Level = Callable[..., ClusterLevel]
 
 @pytest.fixture
 def ledger_url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path}/ledger.db"
+    return migrated(tmp_path / "ledger.db")
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from dsec_blocks.cache.errors import OriginUnreachable
 from dsec_blocks.cache.origins.web import WebOrigin
 from dsec_blocks.gateways.clock import SystemClock
 from dsec_blocks.gateways.objects import Bucket, Credentials
-from dsec_blocks.ledger import Ledger
+from tests.fixtures.ledgers import new_ledger
 from tests.fixtures.misbehaving import MisbehavingOrigin, origin_server
 from tests.fixtures.scripted_s3 import ScriptedS3
 
@@ -29,7 +29,7 @@ def store() -> Iterator[ScriptedS3]:
 def through(store: ScriptedS3, tmp_path: Path) -> Through:
     clock = SystemClock()
     keys = Credentials(endpoint_url=store.endpoint_url, access_key_id="key", secret_access_key="secret")
-    ledger = Ledger.open(f"sqlite:///{tmp_path}/ledger.db", clock=clock)
+    ledger = new_ledger(tmp_path / "ledger.db", clock=clock)
     level = ClusterLevel(Bucket("models", keys), ledger=ledger, clock=clock, holder="a test")
     return Through(level, WebOrigin())
 
