@@ -16,7 +16,7 @@ def test_a_run_that_started_small_grows_when_the_other_node_becomes_free(site: S
     site.start_worker()
     other = site.submit("sleeper", parameters={"where": str(site.home / "other"), "seconds": 90}, devices_per_node=4)
     site.wait_gang(other, GangState.RUNNING)
-    run = site.submit("sleeper", parameters={"where": str(notes), "seconds": 6},
+    run = site.submit("sleeper", parameters={"where": str(notes), "seconds": 1, "at_first": 90},
                       nodes=2, min_nodes=1, devices_per_node=4, grace=1)  # fmt: skip
     gang = site.wait_gang(run, GangState.RUNNING)
     assert gang.placement is not None
@@ -42,7 +42,8 @@ def test_with_time_sharing_a_short_run_need_not_wait_for_a_long_one_of_equal_pri
     policy = {"time_sharing": True, "level_device_seconds": [4.0]}
     site.ledger.put_policy(site.pool, policy, by="ann", why="long runs held up everybody")
     site.start_worker()
-    long = site.submit("sleeper", parameters={"where": str(notes), "seconds": 12}, nodes=2, devices_per_node=4, grace=1)
+    parameters = {"where": str(notes), "seconds": 1, "at_first": 90}
+    long = site.submit("sleeper", parameters=parameters, nodes=2, devices_per_node=4, grace=1)
     site.wait_gang(long, GangState.RUNNING)
     site.wait("its user code", notes.exists)
     site.commit(long)

@@ -14,15 +14,15 @@ def test_t19_a_killed_victim_counts_as_done_instead_of_waiting_and_resuming(site
     notes = site.home / "notes"
     site.start_worker()
     low = site.submit(
-        "sleeper", parameters={"where": str(notes), "seconds": 4}, nodes=2, devices_per_node=4, grace=1,
+        "sleeper", parameters={"where": str(notes), "seconds": 1, "at_first": 90}, nodes=2, devices_per_node=4, grace=1,
         policy={"retries": 2},
     )  # fmt: skip
     site.wait_gang(low, GangState.RUNNING)
     site.wait("its user code", lambda: notes.exists())
     site.commit(low)
     due = site.gang(low).eligible_at  # type: ignore[union-attr]
-    urgent = site.submit("sleeper", parameters={"where": str(site.home / "urgent"), "seconds": 3},
-                         nodes=2, devices_per_node=4, priority=50)  # fmt: skip
+    urgent = site.submit("sleeper", parameters={"where": str(site.home / "urgent"), "seconds": 90},
+                         nodes=2, devices_per_node=4, priority=50, grace=1)  # fmt: skip
     site.wait_gang(urgent, GangState.RUNNING)
     kind, name, message = site.wait_state(low, "AwaitingRetry")
     assert (kind, name) == ("SCHEDULED", "AwaitingRetry")
@@ -30,7 +30,8 @@ def test_t19_a_killed_victim_counts_as_done_instead_of_waiting_and_resuming(site
     assert (gang.evictions, gang.eligible_at, gang.attempt) == (1, due, 1)
     assert site.run(low)["infrastructure_pid"] is None
     assert message.startswith("Preempted by") or "in line" in message
-    site.wait_state(urgent, "COMPLETED")
+    site.set_state(urgent, "CANCELLING")
+    site.wait_state(urgent, "CANCELLED")
     site.wait_state(low, "COMPLETED", seconds=60)
     lines = [line.split() for line in notes.read_text().splitlines()]
     assert [line[:2] for line in lines] == [["begin", "1"], ["begin", "2"], ["end", "2"]]

@@ -15,7 +15,9 @@ pytestmark = pytest.mark.slow
 def test_a_waiting_run_shows_its_reason_and_starts_when_room_is_made(site: Site) -> None:
     notes = site.home / "notes"
     site.start_worker()
-    first = site.submit("sleeper", parameters={"where": str(notes), "seconds": 6}, nodes=2, devices_per_node=4)
+    first = site.submit(
+        "sleeper", parameters={"where": str(notes), "seconds": 90}, nodes=2, devices_per_node=4, grace=1
+    )
     site.wait_gang(first, GangState.RUNNING)
     second = site.submit("hello", devices_per_node=4)
     before = site.run(second)["next_scheduled_start_time"]
@@ -24,6 +26,7 @@ def test_a_waiting_run_shows_its_reason_and_starts_when_room_is_made(site: Site)
     assert "4" in message
     assert "1st in line" in message
     assert site.run(second)["next_scheduled_start_time"] == before
+    site.set_state(first, "CANCELLING")
     assert site.wait_state(second, "COMPLETED", seconds=60)
     names = site.history(second)
     assert names.index("AwaitingGPUs") < names.index("Pending") < names.index("Running")
@@ -129,7 +132,7 @@ def test_the_priority_of_a_queued_run_can_be_changed_22563(site: Site) -> None:
     """Issue 22563: the priority of a queued run cannot be changed."""
     notes = Path(site.home / "notes")
     site.start_worker()
-    blocker = site.submit("sleeper", parameters={"where": str(notes), "seconds": 7}, nodes=2, devices_per_node=4)
+    blocker = site.submit("sleeper", parameters={"where": str(notes), "seconds": 90}, nodes=2, devices_per_node=4)
     site.wait_gang(blocker, GangState.RUNNING)
     quiet = {"nodes": 2, "devices_per_node": 4}
     first = site.submit("hello", **quiet)
