@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from dsec_blocks.ledger import durations, evictions, prefetches, reservations, resuming, schema
+from dsec_blocks.ledger import durations, evictions, node_failures, prefetches, reservations, resuming, schema
 from dsec_blocks.ledger.rows import GANG_COLUMNS, chunks, gangs_of
 from dsec_blocks.ledger.transaction import Fence, Transactions
 from dsec_blocks.model.gangs import HOLDING_STATES, Gang, GangState, Placement
+from dsec_blocks.model.node_failures import ALWAYS_THE_MACHINE
 
 _gangs = schema.gangs
 
@@ -76,8 +77,12 @@ class Leaving(Transactions):
         """`requeue` of each (the fields of `Back`), at once."""
         now = self._clock.now()
         with self.transaction(at="ledger.requeue", fence=fence) as connection:
-            going_on = resuming.on_their_way(connection, [each[0] for each in back])
-            return [_requeue(connection, Back(*each), goes_on=each[0] in going_on, now=now) for each in back]
+            all_back = [Back(*each) for each in back]
+            failed = [(each.run_id, each.attempt) for each in all_back if each.infrastructure]
+            if failed:
+                node_failures.count(connection, fence.pool, failed, now=now)
+            going_on = resuming.on_their_way(connection, [each.run_id for each in all_back])
+            return [_requeue(connection, each, goes_on=each.run_id in going_on, now=now) for each in all_back]
 
     def end(self, fence: Fence, run_id: str, attempt: int, *, final_state: str) -> bool:
         """Leaving (or waiting) → ended, in the Prefect state `final_state`."""
@@ -90,7 +95,12 @@ class Leaving(Transactions):
             going_on = resuming.on_their_way(connection, [run_id for run_id, *_ in ends])
             over = [run_id for run_id, attempt, _ in ends if going_on.get(run_id) == attempt]
             resuming.give_up(connection, over, now=now)
-            before = _alive(connection, [run_id for run_id, _, state in ends if state not in durations.SAY_NOTHING])
+            alive = _alive(connection, [run_id for run_id, *_ in ends])
+            lost = {gang.run_id for gang in alive if gang.outcome.get("kind") in ALWAYS_THE_MACHINE}
+            if failed := [(run_id, attempt) for run_id, attempt, _ in ends if run_id in lost]:
+                node_failures.count(connection, fence.pool, failed, now=now)
+            telling = {run_id for run_id, _, state in ends if state not in durations.SAY_NOTHING}
+            before = [gang for gang in alive if gang.run_id in telling]
             ended = [_end(connection, *end, now=now) for end in ends]
             states = {run_id: state for (run_id, _, state), done in zip(ends, ended, strict=True) if done}
             durations.count(connection, fence.pool, states, [g for g in before if g.run_id in states], now=now)

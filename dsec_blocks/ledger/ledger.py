@@ -13,6 +13,7 @@ from dsec_blocks.ledger.fills import Fills
 from dsec_blocks.ledger.inventories import Inventories
 from dsec_blocks.ledger.leadership import Leadership
 from dsec_blocks.ledger.leaving import Leaving
+from dsec_blocks.ledger.node_failures import NodeFailures
 from dsec_blocks.ledger.nodes import Nodes, Shadows
 from dsec_blocks.ledger.opening import engine_for, migrate
 from dsec_blocks.ledger.policies import Policies
@@ -46,6 +47,7 @@ class Ledger(
     Reservations,
     Usage,
     Nodes,
+    NodeFailures,
     Shadows,
     Decisions,
     Wishes,

@@ -32,11 +32,31 @@ _of_device = attrgetter(*(column.name for column in _columns(_devices)))
 class Nodes(Transactions):
     """The pool's machines."""
 
+    _put_last: tuple[Fence, tuple[Node, ...]] | None = None
+    """By whom and what: what the tables hold since."""
+
     def put_nodes(self, fence: Fence, nodes: Sequence[Node]) -> None:
         """Make `nodes` all that the pool has. Only what differs from what is stored is written; often nothing.
 
+        What this leader has put itself is not read again while it leads: nobody else writes nodes.
         Raises `LedgerError` for a device that is in the list twice.
         """
+        put = (fence, tuple(nodes))
+        if self._put_last == put and self._leads(fence):
+            return
+        self._put_last = None
+        self._put_nodes(fence, nodes)
+        if self._open.connection is None:  # what an outer transaction may still undo is not known to be there
+            self._put_last = put
+
+    def _leads(self, fence: Fence) -> bool:
+        """Whether that is the leader still; a cheap look, which holds nothing."""
+        leases = schema.leases.c
+        mine = (leases.pool == fence.pool, leases.holder == fence.holder, leases.token == fence.token)
+        with self.reading() as connection:
+            return connection.execute(sa.select(leases.token).where(*mine, ~leases.released)).first() is not None
+
+    def _put_nodes(self, fence: Fence, nodes: Sequence[Node]) -> None:
         nodes_now, devices_now = _node_rows(nodes), _device_rows(nodes)
         with self.reading() as connection:
             if (nodes_now, devices_now) == _stored(connection, fence.pool):
@@ -58,8 +78,8 @@ class Nodes(Transactions):
         query = sa.select(*_columns(_devices)).where(_devices.c.pool == pool)
         with self.reading() as connection, nothing_is_garbage():
             devices = connection.execute(query.order_by(_devices.c.node, _devices.c.index)).all()
-            for uuid, node, *more, health in devices:
-                by_node[node].append(_device(uuid, node, *more, _HEALTH[health], "", ""))
+            for uuid, node, *more, health, slice_of, profile in devices:
+                by_node[node].append(_device(uuid, node, *more, _HEALTH[health], slice_of, profile))
             rows = connection.execute(sa.select(_nodes).where(_nodes.c.pool == pool).order_by(_nodes.c.name)).all()
         return {
             row.name: Node(

@@ -6,7 +6,9 @@ epoch. Nested values are JSON. There is nothing here that SQLite and PostgreSQL 
 
 import sqlalchemy as sa
 
-REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0010", "0011", "0012", "0013")
+REVISIONS = (
+    "0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0010", "0011", "0012", "0013", "0014",
+)  # fmt: skip
 """Every schema revision, oldest first. A database at any other one was written by a newer DSec."""
 HEAD = REVISIONS[-1]
 VERSION_TABLE = "dsec_schema"
@@ -54,6 +56,8 @@ devices = sa.Table(
     sa.Column("nvlink_domain", sa.Text, nullable=False),
     sa.Column("numa_node", sa.Integer, nullable=False),
     sa.Column("health", sa.Text, nullable=False),
+    sa.Column("slice_of", sa.Text, nullable=False, server_default=""),
+    sa.Column("profile", sa.Text, nullable=False, server_default=""),
     sa.ForeignKeyConstraint(["pool", "node"], ["nodes.pool", "nodes.name"], ondelete="CASCADE"),
 )
 
@@ -161,6 +165,15 @@ shadows = sa.Table(
     sa.Column("pool", sa.Text, primary_key=True),
     sa.Column("resource_pool", sa.Text, primary_key=True),
     sa.Column("row", _Json, nullable=False),
+)
+
+node_failures = sa.Table(
+    "node_failures",
+    metadata,
+    sa.Column("pool", sa.Text, primary_key=True),
+    sa.Column("node", sa.Text, primary_key=True),
+    sa.Column("weight", sa.Float, nullable=False),
+    sa.Column("at", sa.Float, nullable=False),
 )
 
 decisions = sa.Table(

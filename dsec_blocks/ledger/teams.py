@@ -29,7 +29,9 @@ class Teams(Transactions):
             known = {row["name"]: Team(**row) for row in rows.mappings()}
             if DEFAULT_TEAM in known:
                 return known
-            count = sa.select(sa.func.count()).select_from(_devices).where(_devices.c.pool == pool)
+            cut = sa.select(_devices.c.slice_of).where(_devices.c.pool == pool, _devices.c.slice_of != "")
+            usable = (_devices.c.pool == pool, _devices.c.uuid.not_in(cut))
+            count = sa.select(sa.func.count()).select_from(_devices).where(*usable)
             devices = connection.execute(count).scalar_one()
         left = max(0, devices - sum(team.nominal_devices for team in known.values()))
         return {DEFAULT_TEAM: Team(name=DEFAULT_TEAM, nominal_devices=left)} | known

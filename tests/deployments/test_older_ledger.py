@@ -25,7 +25,8 @@ def older_ledger(tmp_path: Path) -> str:
     with engine.connect() as connection:
         config.attributes["connection"] = connection
         command.upgrade(config, OLDER)
-        connection.execute(sa.text("INSERT INTO leases VALUES ('dsec', 'me', 7, 9, :no)"), {"no": False})
+        lease = "INSERT INTO leases (pool, holder, token, beat, released) VALUES ('dsec', 'me', 7, 9, :no)"
+        connection.execute(sa.text(lease), {"no": False})
         connection.commit()
     engine.dispose()
     return url

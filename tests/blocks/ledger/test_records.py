@@ -103,6 +103,38 @@ def test_of_nodes_only_what_changed_is_written(
     assert {node.name: node for node in ledger.nodes(POOL)} == {node.name: node for node in changed}
 
 
+def test_a_leader_without_news_reads_all_devices_back_every_five_seconds(
+    ledger: Ledger, fence: Fence, statements_of: Callable[[Callable[[], None]], list[str]]
+) -> None:
+    ledger.put_nodes(fence, NODES)
+    asked = statements_of(lambda: ledger.put_nodes(fence, [replace(node) for node in NODES]))
+    assert [text.split("FROM ")[1].split()[0] for text in asked if "FROM" in text] == ["leases"]
+    ledger.put_nodes(fence, NODES[:1])
+    assert ledger.nodes(POOL) == NODES[:1]
+
+
+def test_what_an_outer_transaction_undid_is_written_again(ledger: Ledger, fence: Fence) -> None:
+    with pytest.raises(ZeroDivisionError), ledger.transaction(at="test.outer", fence=fence):
+        ledger.put_nodes(fence, NODES)
+        raise ZeroDivisionError
+    assert ledger.nodes(POOL) == ()
+    ledger.put_nodes(fence, NODES)
+    assert ledger.nodes(POOL) == NODES
+
+
+def test_a_new_leader_sees_whole_cards_where_there_are_slices(ledger: Ledger, fence: Fence, ledger_url: str) -> None:
+    slices = tuple(
+        replace(DEVICE, uuid=f"MIG-{i}", index=i + 1, memory_bytes=40 << 30, slice_of="GPU-1", profile="3g.40gb")
+        for i in range(2)
+    )
+    cut = (replace(NODES[0], devices=(DEVICE, *slices)),)
+    ledger.put_nodes(fence, cut)
+    others = Ledger.open(ledger_url, clock=ManualClock())
+    assert others.nodes(POOL) == cut
+    assert others.teams(POOL)["default"].nominal_devices == 2, "nobody gets the card that is cut"
+    others.close()
+
+
 def test_nodes_are_right_after_another_leader_wrote_them(ledger: Ledger, fence: Fence, ledger_url: str) -> None:
     ledger.put_nodes(fence, NODES)
     ledger.resign(fence)
