@@ -10,11 +10,11 @@ from functools import partial
 import anyio
 import anyio.to_thread
 
+from dsec_blocks.model.errors import DsecError
 from dsec_blocks.model.gangs import HOLDING_STATES, GangState
 from dsec_workers.clusters import rank_output
 from dsec_workers.clusters.rank_output import Tail
 from dsec_workers.lifecycle.term import Term, key_of
-from dsec_workers.prefect_api import ApiRefused, ApiUnavailable
 
 SHIP_SECONDS = 2.0
 
@@ -26,7 +26,7 @@ async def ship(term: Term) -> None:
         await anyio.sleep(SHIP_SECONDS)
         try:
             await _ship_once(term, tail)
-        except (ApiUnavailable, ApiRefused, OSError) as error:
+        except (DsecError, OSError) as error:  # also the ledger may be away: no reason for the worker to end
             term.log.debug("logs were not shipped: %s", error)
 
 
