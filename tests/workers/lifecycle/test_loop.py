@@ -2,14 +2,17 @@
 
 from typing import Any
 
+import anyio
 import pytest
 
 from benchmarks.cycle_live import loop_of
 from dsec_blocks.ledger import Fence, Ledger
+from dsec_blocks.model.errors import LedgerUnreachable
+from dsec_blocks.model.gangs import GangState
 from dsec_workers.lifecycle import mirror
-from dsec_workers.lifecycle.loop import Loop
+from dsec_workers.lifecycle.loop import Loop, evict_everything
 from dsec_workers.scheduling import Policy
-from tests.blocks.ledger.gangs import POOL, admitted, running, waiting
+from tests.blocks.ledger.gangs import POOL, admitted, known, running, waiting
 from tests.fixtures.clock import ManualClock
 from tests.workers.scheduling.world import node
 
@@ -57,3 +60,26 @@ async def test_what_was_written_without_a_word_is_planned_after_a_minute_and_sai
     await loop.plan()
     assert "1 gangs were changed in the ledger without a word to its reader, and have been read again: b" in caplog.text
     assert loop.term.gangs["b"].evictions == 7
+
+
+async def test_a_drain_with_eviction_broke_off_when_the_ledger_was_away_for_a_moment(
+    loop: Loop, ledger: Ledger, fence: Fence, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gang = running(ledger, fence, "run", "n1/0")
+    asked, read = [], ledger.gangs
+
+    def away_at_first(*args: Any) -> Any:
+        asked.append(args)
+        if len(asked) == 1:
+            raise LedgerUnreachable("it is restarted")
+        return read(*args)
+
+    monkeypatch.setattr(ledger, "gangs", away_at_first)
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as drain:
+            drain.start_soon(evict_everything, loop)
+            while known(ledger, "run").state is not GangState.EVICTING:  # noqa: ASYNC110
+                await anyio.sleep(0.01)
+            ledger.leave(fence, "run", gang.attempt, {"kind": "evicted"})
+            ledger.requeue(fence, "run", gang.attempt, evicted=True, infrastructure=False)
+    assert known(ledger, "run").state is GangState.WAITING

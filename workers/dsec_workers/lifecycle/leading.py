@@ -5,6 +5,7 @@ worker took over) or when the worker drains; gangs run on in both cases and are 
 """
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -157,7 +158,8 @@ class Leading:
                 # Errands that wait for an API that is away would only use the time up.
                 with anyio.move_on_after(self.settings.drain_seconds if not loop.api_away else AWAY_DRAIN_SECONDS):
                     await loop.settle()
-                    await loop.term.log_decisions()
+                    with suppress(LedgerError):  # a drain does not fail for the last entries of the log
+                        await loop.term.log_decisions()
             group.cancel_scope.cancel()
 
     def _begin(self, fence: Fence, group: Any, lost: Callable[[], None]) -> Loop:

@@ -245,18 +245,30 @@ async def evict_everything(loop: Loop) -> None:
     """Before a drain with eviction: every running gang checkpoints and goes back to the queue; waits until all have.
 
     While the Prefect API is away, gangs that only wait for it are left to a successor: their processes are gone (or
-    were never started), and the ledger says what Prefect has to be told.
+    were never started), and the ledger says what Prefect has to be told. While the ledger is away, it is asked again.
     """
     term = loop.term
     while True:
-        under_way = await term.read(term.ledger.gangs, term.pool, _UNDER_WAY)
-        live = [gang.run_id for gang in under_way if gang.state in (GangState.LAUNCHING, GangState.RUNNING)]
-        if live:
-            await term.write(term.ledger.evict, live, why=f"Evicted: worker {term.settings.holder} drains")
-        if not under_way or (loop.api_away and not any(map(_has_processes, under_way))):
-            return
+        try:
+            if await _evict_what_runs(loop):
+                return
+        except Fenced:
+            return  # they are another's to evict
+        except (DsecError, OSError) as error:
+            term.log.warning("the drain waits for the ledger: %s", error)
+            await anyio.sleep(LEDGER_PAUSE_SECONDS)
         term.carry_wake.ring()
         await anyio.sleep(0.2)
+
+
+async def _evict_what_runs(loop: Loop) -> bool:
+    """Whether nothing is left to wait for."""
+    term = loop.term
+    under_way = await term.read(term.ledger.gangs, term.pool, _UNDER_WAY)
+    live = [gang.run_id for gang in under_way if gang.state in (GangState.LAUNCHING, GangState.RUNNING)]
+    if live:
+        await term.write(term.ledger.evict, live, why=f"Evicted: worker {term.settings.holder} drains")
+    return not under_way or (loop.api_away and not any(map(_has_processes, under_way)))
 
 
 def _inventory(nodes: Sequence[Node]) -> list[tuple[str, int]]:
