@@ -109,12 +109,26 @@ def repeatable(call: Callable[P, R]) -> Callable[P, R]:
 
 
 @lru_cache(maxsize=8)
+def _models(data_path: str | None) -> Any:
+    """What botocore's files say of S3. To read them again would be nine tenths of the time to make another client."""
+    from botocore.loaders import create_loader
+
+    return create_loader(data_path)
+
+
+@lru_cache(maxsize=8)
 def _client(credentials: Credentials, pid: int, patience_seconds: float = READ_SECONDS) -> Any:
-    """One client per store and process: making one is slow, and its connections do not survive a fork."""
+    """One client per store and process: making one is slow, and its connections do not survive a fork.
+
+    Each has a session of its own, so that nothing but the models is shared between stores.
+    """
     import boto3
     from botocore.config import Config
+    from botocore.session import Session
 
-    return boto3.session.Session().client(
+    session = Session()
+    session.register_component("data_loader", _models(session.get_config_variable("data_path")))
+    return boto3.session.Session(botocore_session=session).client(
         "s3",
         endpoint_url=credentials.endpoint_url,
         region_name=credentials.region or ("us-east-1" if credentials.endpoint_url else None),

@@ -30,7 +30,7 @@ QUICK = TransferSettings(patience_seconds=20.0)
 IMPATIENT = TransferSettings(patience_seconds=0.5)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def content() -> bytes:
     return os.urandom(24 * MIB + 321)
 
