@@ -81,8 +81,8 @@ def takeover(world: World) -> None:
     run = world.train("run", steps=250, nodes=1, devices_per_node=2, parameters=parameters)
     world.wait_for_note(run, what="step", step=2)
     world.new_worker()
-    first = world.leader()
-    processes.signal_process(world.living[0], signal.SIGKILL, at="crash.test")
+    first = world.wait("somebody to lead", world.leader)  # not the first worker, if that was struck
+    processes.signal_process(world.by_holder[first], signal.SIGKILL, at="crash.test")
     world.wait("another to lead", lambda: world.leader() not in (None, first))
     world.new_worker()
     old = world.living[:-1]

@@ -66,6 +66,8 @@ class World(Site):
     runs: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Runs submitted, with what the story said about each."""
     living: list[ProcessId] = field(default_factory=list)
+    by_holder: dict[str, ProcessId] = field(default_factory=dict)
+    """Every worker there was, by the name it leads under."""
     told: list[str] = field(default_factory=list)
     """What the world did, for a failure's message."""
     started: int = 0
@@ -173,6 +175,7 @@ class World(Site):
                 self.zygote.fork_a_fork_server(self.home, env, kind=self.fork_server)
             found = self.zygote.fork("worker", env=env, log=log, argument=self.pool)
         self.living.append(found)
+        self.by_holder[env["DSEC_HOLDER"]] = found
         self.tell(f"worker {self.started - 1} starts (pid {found.pid})")
         return found
 
