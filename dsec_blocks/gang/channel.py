@@ -75,8 +75,6 @@ class Channel:
                 if not line.get("ok"):
                     raise ClusterError(str(line.get("error")))
                 answer = {name: value for name, value in line.items() if name not in ("id", "ok")}
-                if "notice" in answer:
-                    self._notice = answer["notice"]
                 yield answer
                 if answer.get("done"):
                     return
@@ -96,19 +94,22 @@ class Channel:
             return self._connection
 
     def _open(self) -> None:
-        self._connection = _Connection(self._path, self._timeout, self._pushed)
+        self._connection = _Connection(self._path, self._timeout, self._heard)
 
-    def _pushed(self, message: dict[str, Any]) -> None:
-        if message["push"] == "notice":
+    def _heard(self, message: dict[str, Any]) -> None:
+        """Take the notice of what is pushed and of answers, in the order in which they come: an answer may be taken
+        up later than what was pushed after it, and knows nothing of that.
+        """
+        if "notice" in message:
             self._notice = message["notice"]
-        elif message["push"] == "withdrawn":
+        elif message.get("push") == "withdrawn":
             self._notice = None
 
 
 class _Connection:
     """One socket, its reader thread, and who waits for which answer."""
 
-    def __init__(self, path: str, timeout: float, pushed: Any) -> None:
+    def __init__(self, path: str, timeout: float, heard: Any) -> None:
         self.pid = os.getpid()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.settimeout(timeout)
@@ -121,7 +122,7 @@ class _Connection:
                 "is this process part of a running gang?"
             ) from error
         self._socket.settimeout(None)
-        self._pushed = pushed
+        self._heard = heard
         self._numbers = itertools.count(1)
         self._waiting: dict[int, queue.SimpleQueue[dict[str, Any]]] = {}
         self._sending = threading.Lock()
@@ -152,12 +153,10 @@ class _Connection:
         with suppress(OSError, ValueError), self._socket.makefile("r", encoding="utf-8") as lines:
             for line in lines:
                 message = json.loads(line)
-                if "push" in message:
-                    self._pushed(message)
-                else:
-                    answers = self._waiting.get(message.get("id"))
-                    if answers is not None:
-                        answers.put(message)
+                self._heard(message)
+                answers = None if "push" in message else self._waiting.get(message.get("id"))
+                if answers is not None:
+                    answers.put(message)
         self._break()
 
     def _break(self) -> None:
