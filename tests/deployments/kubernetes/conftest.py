@@ -21,6 +21,8 @@ EVERYTHING = (
     "gangs.namespaces={{{namespace},{other}}}",
     "gangs.cacheHostPath=/var/lib/dsec/cache",
     "gangs.checkpoints=s3://bucket/c",
+    "gangs.startSeconds=600",
+    "worker.env[0].name=DSEC_IMAGE_PULL,worker.env[0].value=1h",
     "gangs.nodeSelector=pool=gpus",
     "gangs.serviceAccountAnnotations.iam=buckets",
     "quotas.{namespace}.requests\\.nvidia\\.com/gpu=64",

@@ -8,6 +8,8 @@ import yaml
 from dsec_blocks.model.errors import InvalidRequest
 from dsec_deployments.kubernetes import chart
 from dsec_workers.clusters import opening
+from dsec_workers.clusters.kubernetes.credentials import ClusterAccess
+from dsec_workers.clusters.kubernetes.settings import KubernetesSettings
 from dsec_workers.settings import WorkerSettings
 from tests.deployments.kubernetes.conftest import rendered
 from tests.deployments.kubernetes.test_chart_cache import plain
@@ -25,6 +27,38 @@ def test_several_workers_refuse_an_sqlite_ledger_whoever_has_applied_the_chart()
     with pytest.raises(InvalidRequest, match="2 workers cannot share the SQLite file /ledger"):
         WorkerSettings.from_environment({**told(), **sqlite})
     assert WorkerSettings.from_environment({**told("worker.replicas=1"), **sqlite}).ledger_url.startswith("sqlite")
+
+
+def test_times_and_restarts_of_the_chart_are_a_workers_own_and_reach_it_when_somebody_says_others() -> None:
+    names = ("reservation_seconds", "linger_seconds", "lease_ttl_seconds", "infrastructure_restarts")
+    somewhere = {"DSEC_HOME": "/h", "DSEC_LEDGER_URL": "postgresql://d"}
+
+    def found(*assignments: str) -> tuple[object, ...]:
+        environment = told(*assignments)
+        worker = WorkerSettings.from_environment(
+            {"DSEC_HOME": "/h", "DSEC_LEDGER_URL": "postgresql://d", **environment}
+        )
+        pods = KubernetesSettings.from_environment("gpus", access=ClusterAccess(), environment=environment)
+        return (*(getattr(worker, name) for name in names), pods.pull_seconds)
+
+    assert found() == (120.0, 60.0, 6.0, 3, 1200.0)
+    own = WorkerSettings.from_environment(somewhere)
+    assert found() == (*(getattr(own, name) for name in names), KubernetesSettings(pool="gpus").pull_seconds)
+    gangs = [f"gangs.{each}" for each in ("startSeconds=600", "lingerSeconds=5", "restarts=0", "imagePullSeconds=3600")]
+    assert found(*gangs, "worker.leaseSeconds=15") == (600.0, 5.0, 15.0, 0, 3600.0)
+
+
+def test_a_variable_that_the_values_give_the_worker_themselves_is_there_once() -> None:
+    env = ("worker.env[0].name=DSEC_IMAGE_PULL", "worker.env[0].value=1h")
+    container_env = container(rendered("x", *env), "Deployment", "dsec-worker")["env"]
+    assert [each["value"] for each in container_env if each["name"] == "DSEC_IMAGE_PULL"] == ["1h"]
+    assert len({each["name"] for each in container_env}) == len(container_env)
+
+
+@pytest.mark.parametrize("value", ["gangs.startSeconds=2m", "gangs.restarts=-1", "worker.leaseSeconds=1"])
+def test_a_time_that_means_nothing_is_refused_before_anything_is_applied(value: str) -> None:
+    with pytest.raises(InvalidRequest, match=value.partition("=")[0].replace(".", "/")):
+        rendered("x", value)
 
 
 def test_a_block_that_names_another_cluster_reaches_the_worker() -> None:
