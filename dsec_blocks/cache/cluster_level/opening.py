@@ -3,6 +3,7 @@
 import os
 import socket
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from dsec_blocks.cache.cluster_level.level import ClusterLevel
 from dsec_blocks.cache.cluster_level.watermarks import Watermarks
@@ -29,8 +30,11 @@ class ClusterAddress:
     secret_access_key: str | None = field(default=None, repr=False)
     limit_bytes: int | None = None
 
-    def open(self, *, clock: Clock, origin: OriginCredentials | None = None) -> ClusterLevel:
-        """The level as this process has it; `origin` is who asks, which decides whose listings it may use.
+    def open(
+        self, *, clock: Clock, origin: OriginCredentials | None = None, silence_mark: Path | None = None
+    ) -> ClusterLevel:
+        """The level as this process has it; `origin` is who asks, which decides whose listings it may use, and
+        `silence_mark` where the node remembers that the store did not answer.
 
         Raises `UnknownOrigin`, `InvalidCacheSetting` or `LedgerUnreachable`.
         """
@@ -49,4 +53,5 @@ class ClusterAddress:
             holder=f"{socket.gethostname()}:{os.getpid()}:{os.urandom(4).hex()}",
             identity=identity_of(origin or OriginCredentials()),
             watermarks=None if self.limit_bytes is None else Watermarks(limit_bytes=self.limit_bytes),
+            silence_mark=silence_mark,
         )

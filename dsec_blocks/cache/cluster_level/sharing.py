@@ -32,31 +32,41 @@ Bring = Callable[[Sequence[RemoteObject], Origin], list[Fetched]]
 
 
 class Sharing:
-    """One fetch of one node: `got` fills up, by path, with what arrived either way."""
+    """One fetch of one node: `got` fills up, by path, with what arrived either way.
 
-    def __init__(self, level: ClusterLevel, origin: Origin, *, bring: Bring, cancelled: Callable[[], bool]) -> None:
+    `bring` fetches from the origin, `bring_soon` from the level.
+    """
+
+    def __init__(
+        self,
+        level: ClusterLevel,
+        origin: Origin,
+        *,
+        bring: Bring,
+        bring_soon: Bring,
+        cancelled: Callable[[], bool],
+    ) -> None:
         self.got: dict[str, Fetched] = {}
         self._level = level
+        self._records = level.records.within(level.silence.patience_seconds())
         self._origin = origin
         self._bring = bring
+        self._bring_soon = bring_soon
         self._cancelled = cancelled
 
     def take(self, named: Mapping[str, RemoteObject]) -> None:
         """Bring what the level has, and lease nothing. Raises as `run` does."""
         present = {
-            key: (named[key], record)
-            for key, record in lookup(self._level.records, named).items()
-            if record is not None
+            key: (named[key], record) for key, record in lookup(self._records, named).items() if record is not None
         }
         if present:
             self._from_level(present)
 
     def run(self, named: Mapping[str, RemoteObject]) -> None:
         """Bring all, by key. Raises what a fetch raises, `ObjectStoreError` or `LedgerError` if the level fails."""
-        watch, level = self._level.watch(), self._level
-        claiming = level.watch()
+        watch, claiming = self._level.watch(), self._level.watch()
         left = dict(
-            sorted(named.items(), key=lambda entry: hashlib.sha256((level.holder + entry[0]).encode()).digest())
+            sorted(named.items(), key=lambda entry: hashlib.sha256((self._level.holder + entry[0]).encode()).digest())
         )
         looked: dict[str, tuple[int, int]] = {}
         while left:
@@ -65,7 +75,7 @@ class Sharing:
             rows = watch.look(left)
             beats = {key: (row.token, row.beat) for key, row in rows.items()}
             due = [k for k in left if k not in looked or (looked[k] != beats.get(k, (0, 0)) and rows[k].ended)]
-            found = lookup(level.records, due)
+            found = lookup(self._records, due)
             looked.update((key, beats.get(key, (0, 0))) for key in due)
             present = {key: record for key, record in found.items() if record is not None}
             if present:
@@ -96,7 +106,7 @@ class Sharing:
         self,
         present: Mapping[str, tuple[RemoteObject, Record]],
     ) -> list[str]:
-        records = self._level.records
+        records = self._records
         copies = [
             replace(
                 item,
@@ -108,7 +118,7 @@ class Sharing:
             for item, record in present.values()
         ]
         try:
-            brought = self._bring(copies, self._level.store)
+            brought = self._bring_soon(copies, self._level.store)
         except (OriginChanged, ContentMismatch) as error:
             if len(present) == 1:
                 ((key, (_, record)),) = present.items()
@@ -135,7 +145,7 @@ class Sharing:
         with ExitStack() as beating:
             own = beating.enter_context(Own(self._level.fills, fences).beating())
             # Between looking and taking somebody may have filled it.
-            filled = {key for key, record in lookup(self._level.records, items).items() if record is not None}
+            filled = {key for key, record in lookup(self._records, items).items() if record is not None}
             for key in filled:
                 own.end(key)
             todo = {key: item for key, item in items.items() if key not in filled}

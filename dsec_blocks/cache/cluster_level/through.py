@@ -3,13 +3,15 @@
 A level that does not answer never blocks a start: the node then fetches from the origin itself.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from dsec_blocks.cache.cluster_level.level import ClusterLevel
 from dsec_blocks.cache.cluster_level.records import key_of
 from dsec_blocks.cache.cluster_level.sharing import Sharing, lookup
+from dsec_blocks.cache.cluster_level.silence import is_no_answer
 from dsec_blocks.cache.errors import OriginUnreachable
 from dsec_blocks.cache.origins.objects import Origin, RemoteObject
 from dsec_blocks.cache.transfer.fetching import Fetched, fetch
@@ -36,17 +38,22 @@ class Through:
         patience_seconds: float | None = None,
     ) -> tuple[RemoteObject, ...]:
         """The origin's listing; while it is away, the last one that this identity saw, if the level holds all of it."""
-        records, patterns = self._level.records.within(patience_seconds), (include, exclude)
+        silence, patterns = self._level.silence, (include, exclude)
+        most = silence.patience_seconds() if patience_seconds is None else patience_seconds
+        records = self._level.records.within(min(most, silence.patience_seconds()))
         try:
             items = self._origin.list(uri, include=include, exclude=exclude, patience_seconds=patience_seconds)
         except OriginUnreachable:
-            with suppress(ObjectStoreError):
+            # Asked even if it was silent a moment ago: there is nobody else.
+            with suppress(ObjectStoreError), silence.noticed():
                 known = records.read_listing(uri, patterns, self._level.identity)
                 if known and all(lookup(records, map(key_of, known)).values()):
                     self._level.say(f"{uri} does not answer; its last listing and the cluster's copy are used")
                     return known
             raise
-        with suppress(ObjectStoreError):
+        if silence.lasts():
+            return items
+        with suppress(ObjectStoreError), silence.noticed():
             records.write_listing(uri, patterns, self._level.identity, items)
         return items
 
@@ -85,19 +92,39 @@ class Through:
                 some, origin=source, staging=staging, settings=settings, progress=progress, cancelled=cancelled
             )
 
-        sharing = Sharing(self._level, self._origin, bring=bring, cancelled=cancelled)
+        def bring_soon(some: Sequence[RemoteObject], source: Origin) -> Listed:
+            """From the store: there is somebody else to ask, so it is not waited for long."""
+            most = min(settings.patience_seconds, self._level.silence.patience_seconds())
+            return fetch(
+                some,
+                origin=source,
+                staging=staging,
+                settings=replace(settings, patience_seconds=most),
+                progress=progress,
+                cancelled=cancelled,
+            )
+
+        sharing = Sharing(self._level, self._origin, bring=bring, bring_soon=bring_soon, cancelled=cancelled)
         named = {key: item for item in items if (key := key_of(item)) is not None}
+        if not self._level.silence.lasts():
+            self._share(sharing, named)
+        rest = [item for item in items if item.path not in sharing.got]
+        sharing.got.update((one.item.path, one) for one in (bring(rest, self._origin) if rest else ()))
+        return [sharing.got[item.path] for item in items]
+
+    def _share(self, sharing: Sharing, named: Mapping[str, RemoteObject]) -> None:
+        """As much as the level can bring, or let others have; what it fails at is left for the origin."""
+        level = self._level
         try:
-            if self._level.ledger is not None:
-                sharing.run(named)
-            else:
-                self._level.say_once(
-                    f"no ledger is known here (DSEC_LEDGER_URL), so what {self._level.records.bucket} has is used and "
+            with level.silence.noticed():
+                if level.ledger is not None:
+                    sharing.run(named)
+                    return
+                level.say_once(
+                    f"no ledger is known here (DSEC_LEDGER_URL), so what {level.records.bucket} has is used and "
                     "what it lacks comes from the origin and is not added to it; the node's agent adds it"
                 )
                 sharing.take(named)
         except (ObjectStoreError, LedgerError) as error:
-            self._level.say(f"the cluster level is left out: {error}")
-        rest = [item for item in items if item.path not in sharing.got]
-        sharing.got.update((one.item.path, one) for one in (bring(rest, self._origin) if rest else ()))
-        return [sharing.got[item.path] for item in items]
+            if not (isinstance(error, ObjectStoreError) and is_no_answer(error)):
+                level.say(f"the cluster level is left out: {error}")

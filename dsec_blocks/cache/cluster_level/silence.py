@@ -1,0 +1,108 @@
+"""A cluster's store that does not answer is waited for once, not at each question of each start: who knows goes to the
+origin at once.
+
+What one process found out all of the node know, by a mark in the cache directory. Nothing rests on it: a mark that
+cannot be written or read costs another wait, and one that is out of date some bytes from the origin.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from botocore.exceptions import BotoCoreError, NoCredentialsError, PartialCredentialsError
+
+from dsec_blocks.cache.errors import OriginUnreachable
+from dsec_blocks.cache.origins.ranges import TRY_AGAIN
+from dsec_blocks.gateways import files
+from dsec_blocks.gateways.objects import ObjectStoreError, status_of
+from dsec_blocks.model.clock import Clock
+
+MARK = "silent-store.json"
+PATIENCE_SECONDS = 10.0
+"""How long a start asks a store that answered so far: as long as one takes that is started again."""
+SILENT_SECONDS = 60.0
+"""How long it is then not asked at all."""
+WARY_SECONDS = 600.0
+"""How long after that it is asked briefly."""
+WARY_PATIENCE_SECONDS = 2.0
+
+
+class Silence:
+    """What is known of one store's silence. `mark` None: known to this process only. Threads may share it."""
+
+    def __init__(self, store: str, *, mark: Path | None, clock: Clock, say: Callable[[str], None]) -> None:
+        self._store = store
+        self._mark = mark
+        self._clock = clock
+        self._say = say
+        self._since: float | None = None
+        self._is_told = False
+
+    def lasts(self) -> bool:
+        """Whether the store is not to be asked now. A process says so once."""
+        age = self._age()
+        if age is None or age > SILENT_SECONDS:
+            return False
+        if not self._is_told:
+            self._is_told = True
+            self._say(f"the cluster level is left out: {self._store} did not answer {age:.0f} s ago")
+        return True
+
+    def patience_seconds(self) -> float:
+        """How long a question to the store may take."""
+        age = self._age()
+        return PATIENCE_SECONDS if age is None or age > WARY_SECONDS else WARY_PATIENCE_SECONDS
+
+    @contextmanager
+    def noticed(self) -> Iterator[None]:
+        """Questions to the store; one that had no answer is remembered. Raises what they raise."""
+        try:
+            yield
+        except ObjectStoreError as error:
+            if is_no_answer(error):
+                self._begin(str(error))
+            raise
+
+    def _begin(self, why: str) -> None:
+        self._since = self._clock.now()
+        if not self._is_told:
+            self._is_told = True
+            self._say(
+                f"the cluster level is left out: {self._store} does not answer; the origin is asked instead, and the "
+                f"store again in {SILENT_SECONDS:.0f} s ({why})"
+            )
+        self._write(self._since)
+
+    def _age(self) -> float | None:
+        """Seconds since the store was last asked in vain; None if it was not, or by a clock that was set back."""
+        told = self._read()
+        if told is None and self._since is not None:
+            self._write(self._since)  # the directory may not have been there when it was noticed
+        known = [since for since in (told, self._since) if since is not None]
+        age = self._clock.now() - max(known) if known else -1.0
+        return age if age >= 0 else None
+
+    def _read(self) -> float | None:
+        if self._mark is None:
+            return None
+        try:
+            told = json.loads(self._mark.read_bytes())
+            return float(told["since"]) if told["store"] == self._store else None
+        except (OSError, ValueError, TypeError, KeyError):
+            return None
+
+    def _write(self, since: float) -> None:
+        if self._mark is None or not self._mark.parent.is_dir():
+            return
+        told = json.dumps({"store": self._store, "since": since}).encode()
+        with suppress(OSError):
+            files.announce(self._mark, told, at="cache.cluster.silence.mark")
+
+
+def is_no_answer(error: ObjectStoreError) -> bool:
+    """Whether the store was waited for in vain. One that refuses answers, and at once."""
+    cause = error.__cause__
+    if isinstance(cause, (NoCredentialsError, PartialCredentialsError)):
+        return False
+    return isinstance(cause, (BotoCoreError, OriginUnreachable)) or status_of(cause or error) in TRY_AGAIN
