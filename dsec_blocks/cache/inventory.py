@@ -1,16 +1,16 @@
 """What is in a node's cache, for people, for the node's agent and for placement."""
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dsec_blocks.cache.bundles import BundleAddress, Manifest, ManifestDamaged
 from dsec_blocks.cache.errors import BundleMissing, CacheError
 from dsec_blocks.cache.store.leases import holders
-from dsec_blocks.cache.store.marks import Mark
-from dsec_blocks.cache.store.refs import Ref, all_refs, read_ref
+from dsec_blocks.cache.store.marks import Mark, marks_in
+from dsec_blocks.cache.store.refs import Ref, all_refs, read_listing
 from dsec_blocks.cache.store.store import Store
 from dsec_blocks.cache.store.views import resident_bundles, views_of
+from dsec_blocks.cache.transfer.journal import arrived_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +32,17 @@ class Resident:
     def is_pinned(self) -> bool:
         """Whether an operator pinned it."""
         return any(mark.owner is None for mark in self.holders)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnItsWay:
+    """A bundle that is not whole yet."""
+
+    since: float
+    """When its fetch began."""
+    total_bytes: int
+    here_bytes: int
+    """Fetched so far, and what was here before."""
 
 
 def inventory(store: Store) -> list[Resident]:
@@ -61,14 +72,22 @@ def inventory(store: Store) -> list[Resident]:
     return sorted(found, key=lambda resident: (-resident.size_bytes, resident.bundle))
 
 
-def resident_bytes_of(
-    store: Store, uri: str, *, include: Sequence[str] = (), exclude: Sequence[str] = ()
-) -> tuple[int, int] | None:
-    """Bytes of the bundle at `uri` that are here, and in all, by what was last known of it; None if nothing is."""
-    ref = read_ref(store.layout, BundleAddress.of(uri, include=include, exclude=exclude).key)
-    if ref is None:
-        return None
-    return (ref.size_bytes if views_of(store.layout, ref.bundle) else 0), ref.size_bytes
+def part_here(store: Store, key: str, ref: Ref) -> int:
+    """Bytes of a bundle without a view that are on the node all the same, because other bundles have them too."""
+    listed = {digest: size for _, size, digest in read_listing(store.layout, key).values()}
+    return sum(size for digest, size in listed.items() if store.layout.blob(digest).is_file())
+
+
+def on_its_way(store: Store) -> dict[str, OnItsWay]:
+    """What is being fetched, or was when its fetch ended early and can be gone on with: the newest, by address."""
+    found: dict[str, OnItsWay] = {}
+    for _, mark in marks_in(store.layout.reservations):
+        address, total = str(mark.fields.get("uri", "")), int(mark.fields.get("total_bytes", 0))
+        if address and total and (address not in found or found[address].since < mark.since):
+            missing = int(mark.fields.get("missing_bytes", total))
+            here = min(total, total - missing + arrived_bytes(store.layout.staging / mark.id / "data"))
+            found[address] = OnItsWay(since=mark.since, total_bytes=total, here_bytes=here)
+    return found
 
 
 def find(store: Store, name: str) -> str:

@@ -111,10 +111,13 @@ def fill(
             if digest is not None and link_blob(layout, digest, target, size_bytes=item.size_bytes):
                 present[item.path] = digest
         missing = sorted((item for item in items if item.path not in present), key=lambda item: item.path)
+        # For whoever asks how much of the bundle is here before it is: see `inventory.on_its_way`.
+        ask.fields["total_bytes"] = sum(item.size_bytes for item in items)
+        ask.fields["missing_bytes"] = sum(item.size_bytes for item in missing)
         _take_over(store, ask)
         need = Need(
             what=str(address),
-            size_bytes=max(sum(item.size_bytes for item in missing), written_bytes(layout, ask.id)),
+            size_bytes=max(ask.fields["missing_bytes"], written_bytes(layout, ask.id)),
             files=len(items) + 1,
             shared=frozenset(present.values()),
         )

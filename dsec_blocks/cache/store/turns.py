@@ -9,11 +9,11 @@ from dsec_blocks.cache.bundles import BundleAddress
 from dsec_blocks.cache.errors import TransferCancelled
 from dsec_blocks.cache.store.marks import Mark, living, path_of, place, withdraw
 from dsec_blocks.cache.store.store import Store
-from dsec_blocks.cache.store.usage import written_bytes
+from dsec_blocks.cache.store.usage import last_write
 
 _POLL_SECONDS = 0.05
 IDLE_SECONDS = 30.0
-"""A filler whose staging does not grow for so long is not waited for any more: it may be stopped."""
+"""A filler that writes nothing for so long is not waited for any more: it may be stopped."""
 
 
 def begin(store: Store, address: BundleAddress, *, who: str, background: bool = False) -> Mark:
@@ -75,15 +75,15 @@ def wait_for(store: Store, rival: Mark, *, who: str, cancelled: Callable[[], boo
 
 
 def _wait_for(store: Store, rival: Mark, *, cancelled: Callable[[], bool]) -> bool:
-    seen, since = -1, store.clock.monotonic()
+    seen, since = (-1, 0), store.clock.monotonic()
     while not cancelled():
         paths = [path_of(directory, rival) for directory in (store.layout.asks, store.layout.reservations)]
         present = [path for path in paths if path.exists()]
         if not present or all(store.sight.is_dead(rival, path) for path in present):
             return True
-        size = written_bytes(store.layout, rival.id)
-        if size != seen:
-            seen, since = size, store.clock.monotonic()
+        written = last_write(store.layout, rival.id)
+        if written != seen:
+            seen, since = written, store.clock.monotonic()
         elif store.clock.monotonic() - since > IDLE_SECONDS:
             return False
         store.pause(_POLL_SECONDS)

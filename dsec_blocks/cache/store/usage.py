@@ -115,8 +115,14 @@ def is_left(mark: Mark, path: Path, sight: Sight) -> bool:
 
 
 def written_bytes(layout: Layout, reservation: str) -> int:
-    """What has been written for a reservation so far."""
+    """The room that what is staged for a reservation takes: a file has its whole length from the beginning."""
     return sum(found.st_size for found in _data_of(layout.staging / reservation / "data"))
+
+
+def last_write(layout: Layout, reservation: str) -> tuple[int, int]:
+    """Another pair each time that something more was staged: how many files, and the newest write in nanoseconds."""
+    times = [found.st_mtime_ns for found in _data_of(layout.staging / reservation / "data")]
+    return len(times), max(times, default=0)
 
 
 def _data_of(data: Path) -> Iterator[os.stat_result]:

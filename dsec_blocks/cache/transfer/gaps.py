@@ -38,7 +38,7 @@ class Gaps:
     def add(self, start: int, end: int) -> None:
         """These bytes are missing again."""
         if start < end:
-            self._open = _merged([*self._open, (start, end)])
+            self._open = merged([*self._open, (start, end)])
 
     def remove(self, start: int, end: int) -> None:
         """These bytes are there."""
@@ -59,11 +59,12 @@ class Gaps:
         return covered
 
 
-def _merged(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    merged: list[tuple[int, int]] = []
+def merged(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The same bytes in order, each once."""
+    joined: list[tuple[int, int]] = []
     for start, end in sorted(spans):
-        if merged and start <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        if joined and start <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
         else:
-            merged.append((start, end))
-    return merged
+            joined.append((start, end))
+    return joined

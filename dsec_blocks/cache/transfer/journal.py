@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dsec_blocks.cache.origins.objects import RemoteObject
+from dsec_blocks.cache.transfer.gaps import merged
+from dsec_blocks.gateways.processes import boot_id
 from dsec_blocks.gateways.staged import AppendedLog
 
 NAME = "journal"
@@ -83,6 +85,16 @@ class Journal:
 def staged_path(staging: Path, item: RemoteObject) -> Path:
     """Where an object is staged: a flat name, because a bundle's own paths may be of any depth."""
     return staging / f"{hashlib.sha256(item.path.encode()).hexdigest()[:32]}.part"
+
+
+def arrived_bytes(staging: Path) -> int:
+    """Bytes of all objects of a staging directory that need not be fetched again, as far as its journal knows."""
+    return sum(
+        progress.identity[2]
+        if progress.digest is not None
+        else sum(end - start for start, end in merged(progress.done))
+        for progress in _read(staging / NAME, boot_id=boot_id()).values()
+    )
 
 
 def _read(path: Path, *, boot_id: str) -> dict[str, Progress]:

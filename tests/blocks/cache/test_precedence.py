@@ -1,5 +1,6 @@
 """A fetch that a start waits for goes first; a prefetch goes on at a trickle meanwhile."""
 
+import os
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -110,3 +111,28 @@ def test_a_start_that_waits_for_a_prefetch_says_so_while_it_waits_and_no_longer(
     prefetching.join(SECONDS)
     assert {mark.who for mark in found} == {"run 7"}
     assert not list(marks_in(cache.store.layout.asks))
+
+
+def test_a_start_waits_for_a_filler_for_as_long_as_it_writes(store: Store) -> None:
+    """A file has its whole length from the beginning, so every filler was taken for stopped after half a minute."""
+    address = BundleAddress.of("s3://models/large")
+    filler = turns.begin(store, address, who="run 1")
+    data = store.layout.staging / filler.id / "data"
+    data.mkdir(parents=True)
+    (data / "large.part").write_bytes(bytes(1000))
+    written = [0]
+
+    def it_writes(seconds: float) -> None:
+        store.clock.advance(turns.IDLE_SECONDS / 2)  # type: ignore[attr-defined]
+        written[0] += 1
+        os.utime(data / "large.part", ns=(written[0], written[0]))
+        if written[0] == 10:
+            turns.give_up(store, filler)
+
+    def it_stands_still(seconds: float) -> None:
+        store.clock.advance(turns.IDLE_SECONDS / 2)  # type: ignore[attr-defined]
+
+    writes, stands_still = (replace(store, pause=pause) for pause in (it_writes, it_stands_still))
+    assert not turns.wait_for(stands_still, filler, who="run 2", cancelled=lambda: False)
+    assert turns.wait_for(writes, filler, who="run 2", cancelled=lambda: False)
+    assert written[0] == 10

@@ -1,13 +1,16 @@
 """The agent's parts without a process: what it reports, counts, carries out, and lets go of."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from dsec_blocks.cache import Cache
 from dsec_blocks.cache.bundles import BundleAddress
+from dsec_blocks.cache.errors import TransferCancelled
 from dsec_blocks.cache.store import events, evict
+from dsec_blocks.cache.transfer import TransferSettings
 from dsec_blocks.gateways.clock import SystemClock
 from dsec_blocks.ledger import Ledger
 from dsec_blocks.ledger.prefetches import PrefetchState
@@ -20,6 +23,10 @@ from dsec_workers.node_agent.reporting import Reporting, held
 from dsec_workers.node_agent.settings import AgentSettings, node_names
 from tests.fixtures.ledgers import new_ledger
 from tests.workers.node_agent.conftest import eventually
+
+MIB = 2**20
+SLOW = TransferSettings(connections=1, bandwidth_bytes_per_second=100.0 * MIB)
+"""Slow enough to be stopped on the way."""
 
 
 def put(tmp_path: Path, name: str, size: int) -> str:
@@ -52,6 +59,90 @@ def test_the_report_has_what_is_here_and_how_large_what_left_would_be(cache: Cac
     evict(cache.store, bundle, why="a test")
     found = {one.address: (one.bytes_resident, one.bytes_total) for one in held(cache.store)}
     assert found == {f"file://{here} (include *.bin)": (1000, 1000), f"file://{gone}": (0, 300)}
+
+
+def stopped_after(cache: Cache, uri: str, count: int, **options: object) -> None:
+    """A fetch that ends early, once `count` bytes have arrived."""
+    arrived = [0]
+
+    def progress(size: int) -> None:
+        arrived[0] += size
+
+    with pytest.raises(TransferCancelled):
+        cache.acquire(uri, progress=progress, cancelled=lambda: arrived[0] >= count, **options)
+
+
+def slowly(cache: Cache) -> Cache:
+    return replace(cache, settings=replace(cache.settings, transfer=SLOW))
+
+
+def put_more(folder: str, **content: bytes) -> None:
+    for name, raw in content.items():
+        (Path(folder) / f"{name}.bin").write_bytes(raw)
+
+
+def reported(cache: Cache) -> dict[str, tuple[int, int]]:
+    return {one.address: (one.bytes_resident, one.bytes_total) for one in held(cache.store)}
+
+
+def test_a_fetch_that_was_interrupted_counts_as_far_as_it_came(cache: Cache, tmp_path: Path) -> None:
+    """It was reported as one byte of one."""
+    uri = put(tmp_path, "large", 48 * MIB)
+    stopped_after(slowly(cache), uri, 40 * MIB)
+    ((here, total),) = reported(cache).values()
+    assert total == 48 * MIB and 24 * MIB <= here < 48 * MIB
+    assert reported(cache) == {f"file://{uri}": (here, total)}
+
+
+def test_a_fetch_that_has_just_begun_counts_what_has_arrived(cache: Cache, tmp_path: Path) -> None:
+    """Its files have their whole length from the beginning, so the node counted as one that has all of it."""
+    stopped_after(slowly(cache), put(tmp_path, "large", 48 * MIB), 1)
+    ((here, total),) = reported(cache).values()
+    assert total == 48 * MIB and here < 24 * MIB
+
+
+def test_a_fetch_of_what_was_here_in_part_says_how_much_of_the_whole_is_here(cache: Cache, tmp_path: Path) -> None:
+    """Only what was missing counted as the bundle."""
+    uri = put(tmp_path, "model", 24 * MIB)
+    cache.acquire(uri, include=["weights*"]).release()
+    put_more(uri, adapter=b"a" * 8 * MIB)
+    stopped_after(slowly(cache), uri, 1)
+    here, total = reported(cache)[f"file://{uri}"]
+    assert total == 32 * MIB and 24 * MIB <= here < 32 * MIB
+
+
+def test_an_evicted_bundle_still_has_what_another_bundle_keeps(cache: Cache, tmp_path: Path) -> None:
+    uri = put(tmp_path, "model", 900)
+    put_more(uri, head=b"h" * 100)
+    cache.acquire(uri, include=["weights*"]).release()
+    with cache.acquire(uri) as lease:
+        bundle = lease.bundle
+    assert evict(cache.store, bundle, why="a test")
+    assert reported(cache) == {f"file://{uri}": (900, 1000), f"file://{uri} (include weights*)": (900, 900)}
+
+
+def test_a_fetch_of_newer_content_is_believed_before_the_older_content_that_is_here(
+    cache: Cache, tmp_path: Path
+) -> None:
+    """The node that had yesterday's weights counted as one that has today's."""
+    uri = put(tmp_path, "model", 8 * MIB)
+    cache.acquire(uri).release()
+    put_more(uri, weights=b"n" * 16 * MIB)
+    stopped_after(slowly(cache), uri, 1, revalidate="always")
+    here, total = reported(cache)[f"file://{uri}"]
+    assert total == 16 * MIB and here < 16 * MIB
+    cache.acquire(uri, revalidate="always").release()
+    assert reported(cache) == {f"file://{uri}": (16 * MIB, 16 * MIB)}
+
+
+def test_an_interrupted_fetch_that_lies_there_is_no_news_again_and_again(
+    cache: Cache, ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped_after(slowly(cache), put(tmp_path, "large", 16 * MIB), 1)
+    reporting = Reporting(ledger, cache, ["node-0"])
+    reporting.step(bandwidth_bytes_per_s=None)
+    monkeypatch.setattr("dsec_workers.node_agent.reporting.held", lambda store: pytest.fail("nothing has changed"))
+    reporting.step(bandwidth_bytes_per_s=None)
 
 
 def test_a_report_without_news_writes_nothing(cache: Cache, ledger: Ledger, tmp_path: Path) -> None:

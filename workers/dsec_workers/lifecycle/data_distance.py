@@ -6,7 +6,7 @@ that nobody has confirmed for long, and a bandwidth that is near the typical one
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from statistics import median_low
 from typing import Any
 
@@ -59,7 +59,9 @@ class DataDistance:
         self._held: dict[str, dict[str, CachedBundle]] = {}
         for name, inventory in self.believed.items():
             for bundle in inventory.bundles:
-                self._held.setdefault(bundle.address, {})[name] = bundle
+                for address in {bundle.address, whole_of(bundle.address)}:
+                    on = self._held.setdefault(address, {})
+                    on[name] = _most(bundle, on.get(name))
         self._known: dict[tuple[str, ...], tuple[tuple[DataOnNode, ...], NodeSeconds]] = {}
 
     def of(self, inputs: Sequence[str]) -> tuple[DataOnNode, ...]:
@@ -105,6 +107,27 @@ class DataDistance:
         if not measured or typical / SAME_BANDWIDTH <= measured <= typical * SAME_BANDWIDTH:
             return typical
         return measured
+
+
+def whole_of(address: str) -> str:
+    """The address without its patterns: who has some of the files need not fetch them for the whole."""
+    if " (include " not in address and " (exclude " not in address:
+        return address
+    from dsec_blocks.cache.bundles import BundleAddress
+    from dsec_blocks.cache.errors import CacheError
+
+    try:
+        return BundleAddress.parse(address).uri
+    except CacheError:
+        return address
+
+
+def _most(one: CachedBundle, other: CachedBundle | None) -> CachedBundle:
+    """The larger of both in each respect: parts of one bundle may be the same files, so they are not added up."""
+    if other is None:
+        return one
+    total = max(one.bytes_total, other.bytes_total)
+    return replace(one, bytes_total=total, bytes_resident=max(one.bytes_resident, other.bytes_resident))
 
 
 def weighed(known: Sequence[DataOnNode], seconds_per_card: float) -> list[dict[str, Any]]:

@@ -5,11 +5,9 @@ from dataclasses import dataclass, field
 
 from dsec_blocks.cache import Cache
 from dsec_blocks.cache.bundles import Manifest
-from dsec_blocks.cache.store.layout import names
-from dsec_blocks.cache.store.marks import marks_in
+from dsec_blocks.cache.inventory import OnItsWay, on_its_way, part_here
 from dsec_blocks.cache.store.refs import all_refs
 from dsec_blocks.cache.store.store import Store
-from dsec_blocks.cache.store.usage import written_bytes
 from dsec_blocks.cache.store.views import resident_bundles
 from dsec_blocks.ledger import Ledger
 from dsec_blocks.ledger.inventories import CachedBundle
@@ -46,38 +44,41 @@ class Reporting:
 
 
 def held(store: Store) -> list[CachedBundle]:
-    """Every address that the cache knows, and how much of it is here: resident, or fetched so far."""
+    """Every address that the cache knows, and how much of it is here: whole, shared with others, or so far."""
     resident = resident_bundles(store.layout)
     empty = Manifest(())
-    refs = sorted(all_refs(store.layout).values(), key=lambda ref: -ref.checked_at)[:MOST_ADDRESSES]
-    found = {
-        str(ref.address): CachedBundle(
-            address=str(ref.address),
-            digest=ref.bundle,
-            bytes_total=ref.size_bytes,
-            bytes_resident=ref.size_bytes if resident.get(ref.bundle, empty).files else 0,
+    newest = sorted(all_refs(store.layout).items(), key=lambda entry: -entry[1].checked_at)[:MOST_ADDRESSES]
+    found = {}
+    checked_at = {}
+    for key, ref in newest:
+        is_here = bool(resident.get(ref.bundle, empty).files)
+        here = ref.size_bytes if is_here else min(ref.size_bytes, part_here(store, key, ref))
+        address = str(ref.address)
+        checked_at[address] = ref.checked_at
+        found[address] = CachedBundle(
+            address=address, digest=ref.bundle, bytes_total=ref.size_bytes, bytes_resident=here
         )
-        for ref in refs
-    }
-    for _, mark in marks_in(store.layout.reservations):
-        address = str(mark.fields.get("uri", ""))
-        total = max(int(mark.fields.get("bytes", 0)), 1)
-        if address and address not in found:
-            eighths = min(_STEPS, written_bytes(store.layout, mark.id) * _STEPS // total)
-            here = total * eighths // _STEPS
-            found[address] = CachedBundle(address=address, digest="", bytes_total=total, bytes_resident=here)
+    for address, coming in on_its_way(store).items():
+        if coming.since < checked_at.get(address, 0.0):
+            continue  # the origin was asked again since, so what the address stands for is known better
+        found[address] = CachedBundle(
+            address=address, digest="", bytes_total=coming.total_bytes, bytes_resident=_fetched(coming)
+        )
     return list(found.values())
 
 
 def _trace(store: Store) -> object:
     """Equal means that nothing has changed; cheap, because it is asked every few seconds."""
     layout = store.layout
-    if names(layout.reservations) or names(layout.asks):
-        return object()
+    coming = {address: (one.total_bytes, _fetched(one)) for address, one in on_its_way(store).items()}
     found = []
     for directory in (layout.refs, layout.views):
         try:
             found.append(directory.stat().st_mtime_ns)
         except FileNotFoundError:
             found.append(0)
-    return found
+    return found, coming
+
+
+def _fetched(coming: OnItsWay) -> int:
+    return coming.total_bytes * min(_STEPS, coming.here_bytes * _STEPS // coming.total_bytes) // _STEPS
