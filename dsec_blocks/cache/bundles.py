@@ -20,7 +20,7 @@ DIGEST_LENGTH = 64
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _PATTERNS = re.compile(r"(?P<uri>.+) \((?P<patterns>(include|exclude) \S+(; exclude \S+)?)\)")
 _PINNED = (
-    re.compile(r"hf://([^/@]+/)?[^/@]+/[^/@]+@[0-9a-f]{40}(/.*)?"),  # a commit, of all or of one folder
+    re.compile(r"(manifest\+)?hf://([^/@]+/)?[^/@]+/[^/@]+@[0-9a-f]{40}(/.*)?"),  # a commit, of all or of one folder
     re.compile(r"s3://[^?]+\?versionId=[^&]+"),
 )
 

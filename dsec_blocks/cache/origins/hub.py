@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
-from dsec_blocks.cache.errors import OriginError, OriginRefused, UnknownOrigin
+from dsec_blocks.cache.errors import BundleMissing, OriginError, OriginRefused, UnknownOrigin
 from dsec_blocks.cache.origins.asking import Answer, ask, asked_by, judged, patience, patiently
 from dsec_blocks.cache.origins.connections import Connections
 from dsec_blocks.cache.origins.objects import RemoteObject, safe_path, selected
@@ -26,7 +26,7 @@ _NEXT = re.compile(r'<([^>]+)>\s*;\s*rel="next"')
 
 
 class HubOrigin:
-    """`hf://owner/name[@revision][/folder]`, with `datasets/` or `spaces/` before the owner for those."""
+    """`hf://owner/name[@revision][/folder or file]`, with `datasets/` or `spaces/` before the owner for those."""
 
     def __init__(self, *, endpoint: str, token: str | None, connections: Connections | None = None) -> None:
         self._endpoint = endpoint.rstrip("/")
@@ -43,17 +43,19 @@ class HubOrigin:
         exclude: Sequence[str] = (),
         patience_seconds: float | None = None,
     ) -> tuple[RemoteObject, ...]:
-        """Every file of the revision, or of one folder in it."""
-        kind, repo, revision, below = split_hub(uri)
-        folder = f"/{quote(below)}" if below else ""
-        url = f"{self._endpoint}/api/{kind}/{repo}/tree/{quote(revision, safe='')}{folder}?recursive=true"
-        items = []
+        """Every file of the revision, or of one folder in it, or the one file that the address names."""
+        _, _, _, below = split_hub(uri)
         with asked_by(self._connections, patience_seconds) as connections:
-            for entry in self._pages(connections, uri, url, **patience(patience_seconds)):
-                if entry.get("type") == "file":
-                    path = str(entry["path"])
-                    prefix = f"{'' if kind == 'models' else kind + '/'}{repo}/resolve/{quote(revision, safe='')}"
-                    items.append(_item(f"{self._endpoint}/{prefix}/{quote(path)}", entry, path, below))
+            waits = patience(patience_seconds)
+            try:
+                items = list(self._files(connections, uri, below, **waits))
+            except BundleMissing:
+                # The hub has trees of folders only: a file is in that of its folder.
+                folder = below.rpartition("/")[0]
+                found = self._files(connections, uri, folder, deep=False, **waits) if below else ()
+                items = [item for item in found if item.path == below.rpartition("/")[2]]
+                if not items:
+                    raise
         return selected(uri, items, include=include, exclude=exclude)
 
     def read(
@@ -85,6 +87,18 @@ class HubOrigin:
     def close(self) -> None:
         """Close idle connections."""
         self._connections.close()
+
+    def _files(
+        self, connections: Connections, uri: str, folder: str, *, deep: bool = True, **patience: float
+    ) -> Iterator[RemoteObject]:
+        kind, repo, revision, _ = split_hub(uri)
+        below = f"/{quote(folder)}" if folder else ""
+        url = f"{self._endpoint}/api/{kind}/{repo}/tree/{quote(revision, safe='')}{below}?recursive={str(deep).lower()}"
+        prefix = f"{'' if kind == 'models' else kind + '/'}{repo}/resolve/{quote(revision, safe='')}"
+        for entry in self._pages(connections, uri, url, **patience):
+            if entry.get("type") == "file":
+                path = str(entry["path"])
+                yield _item(f"{self._endpoint}/{prefix}/{quote(path)}", entry, path, folder)
 
     def _pages(self, connections: Connections, uri: str, url: str, **patience: float) -> Iterator[dict[str, Any]]:
         page: str | None = url

@@ -24,7 +24,7 @@ _ALGORITHMS = ("blake3", "sha256")
 
 
 class ManifestOrigin:
-    """`manifest+s3://bucket/model/manifest.json`, and the same before `https://` and `file://`."""
+    """`manifest+s3://bucket/model/manifest.json`, and the same before `hf://`, `https://` and `file://`."""
 
     def __init__(self, inner: Origin) -> None:
         self._inner = inner

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from dsec_blocks.cache.bundles import BundleAddress
 from dsec_blocks.cache.errors import BundleMissing, ContentMismatch, OriginRefused, UnknownOrigin
 from dsec_blocks.cache.origins import OriginCredentials, origin_for
 from dsec_blocks.cache.origins.hub import split_hub
@@ -27,6 +28,8 @@ class Hub:
         self.token = "secret"
         self.tokens_at_storage: list[str | None] = []
         self.expired = 0
+        self.folder: list[dict] = []
+        """The tree below `onnx`."""
         server.files["storage/blob"] = self.weights
         server.files["owner/tiny/resolve/main/config.json"] = CONFIG
         server.tricks.append(self.answer)
@@ -51,6 +54,8 @@ class Hub:
             return False
         if exchange.headers.get("Authorization") != f"Bearer {self.token}":
             exchange.say(401)
+        elif path == "/api/models/owner/tiny/tree/main/onnx":
+            exchange.say(200, json.dumps(self.folder).encode())
         elif path == "/api/models/owner/tiny/tree/main":
             pages = self.tree()
             is_second = "cursor" in exchange.path
@@ -113,6 +118,46 @@ def test_an_address_that_ended_is_asked_for_again(hub: Hub, tmp_path: Path) -> N
     settings = TransferSettings(connections=1, patience_seconds=5)
     (got,) = fetch(origin.list("hf://owner/tiny", include=["*.safetensors"]), origin=origin, staging=tmp_path, settings=settings)  # fmt: skip  # noqa: E501
     assert got.path.stat().st_size == 12 * MIB
+
+
+def test_one_file_of_a_repository_is_a_bundle_as_it_is_elsewhere(hub: Hub, tmp_path: Path) -> None:
+    origin = opened(hub)
+    (item,) = origin.list("hf://owner/tiny/config.json")
+    (got,) = fetch([item], origin=origin, staging=tmp_path, settings=TransferSettings(patience_seconds=5))
+    assert (item.path, got.path.read_bytes()) == ("config.json", CONFIG)
+
+
+@pytest.mark.parametrize(
+    "uri", ["hf://owner/tiny/other.json", "hf://owner/tiny/onnx/other.json", "hf://owner/tiny/no/x"]
+)
+def test_a_file_that_a_repository_has_not_is_one_line(uri: str, hub: Hub) -> None:
+    with pytest.raises(BundleMissing, match=f"there is nothing at {uri}"):
+        opened(hub).list(uri)
+
+
+def put(hub: Hub, path: str, content: bytes) -> None:
+    hub.server.files[f"owner/tiny/resolve/main/{path}"] = content
+    oid = hashlib.sha1(f"blob {len(content)}\0".encode() + content).hexdigest()
+    hub.folder.append({"type": "file", "path": path, "size": len(content), "oid": oid})
+
+
+def test_a_manifest_in_a_repository_names_the_files_beside_it(hub: Hub, tmp_path: Path) -> None:
+    """It was "nothing at" that address: the hub lists folders only."""
+    model = b"m" * 1000
+    told = {"files": [{"path": "model.onnx", "size": len(model), "sha256": hashlib.sha256(model).hexdigest()}]}
+    put(hub, "onnx/model.onnx", model)
+    put(hub, "onnx/notes.txt", b"not in the manifest")
+    put(hub, "onnx/manifest.json", json.dumps(told).encode())
+    uri = "manifest+hf://owner/tiny/onnx/manifest.json"
+    origin = origin_for(uri, OriginCredentials(hub_endpoint=hub.server.url, hub_token="secret"))
+    (got,) = fetch(origin.list(uri), origin=origin, staging=tmp_path, settings=TransferSettings(patience_seconds=5))
+    assert (got.item.path, got.path.read_bytes(), got.verified) == ("model.onnx", model, "manifest")
+
+
+def test_a_manifest_of_a_commit_cannot_change() -> None:
+    commit = "0123456789" * 4
+    assert BundleAddress.of(f"manifest+hf://owner/tiny@{commit}/manifest.json").is_pinned
+    assert not BundleAddress.of("manifest+hf://owner/tiny@main/manifest.json").is_pinned
 
 
 def test_a_private_repository_without_a_token_is_one_line(hub: Hub) -> None:
