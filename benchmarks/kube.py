@@ -36,6 +36,7 @@ AIMS = {
 NOT_THERE = ("runs through Prefect are not measured: the engine's Prefect is played (kube_prefect.py)",)
 REST_SECONDS = 5.0
 """Between filling a cluster and what is measured, for every system: what follows a start is written down meanwhile."""
+SPOKEN_SECONDS = 10.0
 Send = Callable[[Sequence[Batch]], Awaitable[None]]
 
 
@@ -113,7 +114,7 @@ async def measure(
 
 async def everything(chosen: list[Scenario], systems: list[str], options: Options) -> list[dict[str, Any]]:
     """All rows, in order; each is said when it is known. SIGTERM ends it as Ctrl-C does, with nothing left behind."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     measuring = asyncio.current_task()
     assert measuring is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, measuring.cancel)
@@ -122,16 +123,44 @@ async def everything(chosen: list[Scenario], systems: list[str], options: Option
         for scenario in chosen:
             for system in (each for each in scenario.systems if each in systems):
                 task = progress.add_task(f"{scenario.name} {system}", total=None)
+                spoken = Spoken(f"{scenario.name} {system}", say=progress.console.print)
 
-                def told(
-                    what: str, done: int, total: int, *, task: Any = task, name: str = f"{scenario.name} {system}"
-                ) -> None:
-                    progress.update(task, description=f"{name}: {what}", completed=done, total=total)
+                def told(what: str, done: int, total: int, *, task: Any = task, spoken: Spoken = spoken) -> None:
+                    progress.update(task, description=f"{spoken.name}: {what}", completed=done, total=total)
+                    if not progress.console.is_terminal:
+                        spoken(what, done, total)
 
-                row = await measure(scenario, system, options, told)
-                rows.append(row)
-                progress.console.print(row)
+                rows.append(await attempted(scenario, system, options, told))
+                progress.console.print(rows[-1])
     return rows
+
+
+@dataclass
+class Spoken:
+    """Progress in lines, where no bar can be drawn: each new step, and then every ten seconds."""
+
+    name: str
+    say: Callable[[str], None]
+    _step: str = ""
+    _at: float = 0.0
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        """So far."""
+        now = time.monotonic()
+        if what != self._step or now - self._at >= SPOKEN_SECONDS:
+            self._step, self._at = what, now
+            self.say(f"{self.name}: {what}, {done} of {total}")
+
+
+async def attempted(
+    scenario: Scenario, system: str, options: Options, told: Callable[[str, int, int], None]
+) -> dict[str, Any]:
+    """The row of `measure`; one that failed has a note that says why, and takes nothing from the others."""
+    try:
+        return await measure(scenario, system, options, told)
+    except Exception as error:  # noqa: BLE001 - whatever a peer or a program of the control plane fails of
+        note = f"{type(error).__name__}: {error}"
+        return {"scenario": scenario.name, "system": system, "wall_s": None, "note": note}
 
 
 def main() -> None:
@@ -153,9 +182,14 @@ def main() -> None:
     if not 0 < given.scale <= 1:
         parser.error(f"--scale {given.scale:g}: write a number above 0, at most 1")
     chosen = [scenarios(given.scale)[name] for name in names]
-    programs = (*binaries.CONTROL_PLANE, *(("kueue",) if KUEUE in systems else ()))
+    wanted, not_there = systems, list(NOT_THERE)
     try:
-        binaries.provide(programs, progress=print)
+        binaries.provide(progress=print)
+        lacking = kube_kueue.why_not(print) if KUEUE in systems else None
+        if lacking is not None:
+            systems = [each for each in systems if each != KUEUE]
+            not_there.append(f"Kueue {kube_kueue.VERSION}, and so every figure that compares with it: {lacking}")
+            print(f"not measured: {not_there[-1]}")
         options = Options(patience_seconds=given.patience, ledger=given.ledger)
         rows = asyncio.run(everything(chosen, systems, options))
     except binaries.MissingBinaries as error:
@@ -163,14 +197,14 @@ def main() -> None:
     except (KeyboardInterrupt, asyncio.CancelledError):
         raise SystemExit("interrupted; nothing was written, and nothing is left running") from None
     walls = {(row["scenario"], row["system"]): row["wall_s"] for row in rows if row["wall_s"] is not None}
-    whole = given.scale == 1.0 and set(names) == set(scenarios()) and len(systems) == 3
+    whole = given.scale == 1.0 and set(names) == set(scenarios()) and len(wanted) == 3
     profiles = {row["scenario"]: row.pop("profile") for row in rows if "profile" in row}
     found = {**{f"{scenario}_{system}_s": wall for (scenario, system), wall in walls.items()}, **figures(walls)}
     if given.scale < 1.0:
         print(f"at scale {given.scale:g}: the names of figures are those of the full size, their loads are not")
     elif not whole:
         print("a part of the whole, at full size: written beside the whole run's file, not into it")
-    print("not there: " + "; ".join(NOT_THERE))
+    print("not there: " + "; ".join(not_there))
     publish(
         "kube" if whole else "kube-part",
         found,
@@ -178,7 +212,7 @@ def main() -> None:
         units={name: "s" if name.endswith("_s") else "ours ÷ theirs" for name in found},
         context={
             "scale": given.scale, "ledger": given.ledger, "kueue": kube_kueue.VERSION,
-            "kubernetes": binaries.KUBERNETES_VERSION, "not there": list(NOT_THERE), "profile": profiles,
+            "kubernetes": binaries.KUBERNETES_VERSION, "not there": not_there, "profile": profiles,
         },
         rows=_even(rows),
     )  # fmt: skip

@@ -10,7 +10,7 @@ import datetime
 import json
 import os
 import subprocess
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,18 @@ STOP_SECONDS = 15.0
 def priority_class(priority: int) -> str:
     """The name of Kueue's own class of that priority; pods keep the default one, as ours do."""
     return f"bench-{priority}"
+
+
+def why_not(progress: Callable[[str], None] = lambda _: None) -> str | None:
+    """Why Kueue cannot be run here, in one line; None when it can. Builds it where it is missing."""
+    try:
+        binaries.provide(("kueue",), progress=progress)
+        crds()
+    except binaries.MissingBinaries:
+        return binaries.why_not(("kueue",)) or f"{MODULE}@{VERSION} does not build with this Go"
+    except (OSError, subprocess.CalledProcessError) as error:
+        return f"its custom resources cannot be had from {MODULE}@{VERSION}: {error}"
+    return None
 
 
 @asynccontextmanager

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.kube_kueue import metrics_certificate, self_signed
+from benchmarks import kube
+from benchmarks.kube_kueue import metrics_certificate, self_signed, why_not
 from benchmarks.kube_prefect import PromptPrefect
+from benchmarks.kube_shapes import PLAIN, scenarios
 from dsec_workers.prefect_api import PrefectApi
 
 
@@ -57,3 +59,32 @@ async def test_a_run_whose_pods_have_ended_well_is_completed_as_its_engine_would
     run = await prefect.run("run")
     assert run is not None
     assert (run.state.type, run.job_variables["annotations"]) == ("COMPLETED", {"annotation": "value"})
+
+
+@pytest.fixture
+def without_go(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A machine that has none of the programs and nothing to build them with."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("KUBEBUILDER_ASSETS", raising=False)
+
+
+def test_where_kueue_cannot_be_built_the_reason_is_one_line(without_go: None) -> None:
+    why = why_not()
+    assert why == "kueue not found in KUBEBUILDER_ASSETS or on the PATH, and there is no Go to build with"
+
+
+async def test_a_measurement_that_fails_is_a_row_that_says_why_and_leaves_the_others(without_go: None) -> None:
+    options = kube.Options(patience_seconds=1.0, ledger="sqlite")
+    row = await kube.attempted(scenarios(0.01)["a"], PLAIN, options, lambda *_: None)
+    assert (row["scenario"], row["system"], row["wall_s"]) == ("jobs4000", PLAIN, None)
+    assert row["note"].startswith("MissingBinaries: no control plane on this machine")
+
+
+def test_where_no_bar_can_be_drawn_each_step_is_said_once_and_not_each_of_its_pods() -> None:
+    said: list[str] = []
+    spoken = kube.Spoken("jobs4000 ours", say=said.append)
+    for count in range(100):
+        spoken("jobs", count, 4000)
+    spoken("urgent", 0, 1)
+    assert said == ["jobs4000 ours: jobs, 0 of 4000", "jobs4000 ours: urgent, 0 of 1"]
