@@ -46,13 +46,12 @@ class HubOrigin:
         """Every file of the revision, or of one folder in it, or the one file that the address names."""
         _, _, _, below = split_hub(uri)
         with asked_by(self._connections, patience_seconds) as connections:
-            waits = patience(patience_seconds)
             try:
-                items = list(self._files(connections, uri, below, **waits))
+                items = list(self._files(connections, uri, below, patience_seconds))
             except BundleMissing:
                 # The hub has trees of folders only: a file is in that of its folder.
                 folder = below.rpartition("/")[0]
-                found = self._files(connections, uri, folder, deep=False, **waits) if below else ()
+                found = self._files(connections, uri, folder, patience_seconds, deep=False) if below else ()
                 items = [item for item in found if item.path == below.rpartition("/")[2]]
                 if not items:
                     raise
@@ -89,13 +88,13 @@ class HubOrigin:
         self._connections.close()
 
     def _files(
-        self, connections: Connections, uri: str, folder: str, *, deep: bool = True, **patience: float
+        self, connections: Connections, uri: str, folder: str, patience_seconds: float | None, *, deep: bool = True
     ) -> Iterator[RemoteObject]:
         kind, repo, revision, _ = split_hub(uri)
         below = f"/{quote(folder)}" if folder else ""
         url = f"{self._endpoint}/api/{kind}/{repo}/tree/{quote(revision, safe='')}{below}?recursive={str(deep).lower()}"
         prefix = f"{'' if kind == 'models' else kind + '/'}{repo}/resolve/{quote(revision, safe='')}"
-        for entry in self._pages(connections, uri, url, **patience):
+        for entry in self._pages(connections, uri, url, **patience(patience_seconds)):
             if entry.get("type") == "file":
                 path = str(entry["path"])
                 yield _item(f"{self._endpoint}/{prefix}/{quote(path)}", entry, path, folder)
