@@ -27,6 +27,18 @@ def test_it_installs_every_package_with_extras_that_exist() -> None:
         assert re.search(rf"^COPY {folder.split('/')[0]}", RECIPE, re.MULTILINE), folder
 
 
+def test_one_argument_names_the_base_of_all_its_stages() -> None:
+    assert set(re.findall(r"^FROM (\S+)", RECIPE, re.MULTILINE)) == {"${BASE}"}
+    argument = re.search(r"^ARG BASE=(\S+)$", RECIPE, re.MULTILINE)
+    assert argument is not None and argument.start() < RECIPE.index("\nFROM "), (
+        "before the first stage, or none sees it"
+    )
+    wanted = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"]
+    python = re.fullmatch(r"python:3\.(\d+)-slim", argument[1])
+    lowest = re.match(r">=3\.(\d+)", wanted)
+    assert python is not None and lowest is not None and int(python[1]) >= int(lowest[1])
+
+
 def test_it_runs_as_the_user_that_the_chart_names() -> None:
     values = yaml.safe_load((ROOT / "deployments/kubernetes/dsec/values.yaml").read_text())
     assert re.findall(r"^USER (\d+)$", RECIPE, re.MULTILINE) == [str(values["user"])]
