@@ -34,7 +34,7 @@ SCOPES: dict[str, tuple[str, ...]] = {
     "cluster level": ("cache.transfer.", "cache.cluster.", "ledger.fill."),
     "node cache": ("cache.",),
     "kubernetes": ("kube.job.", "kube.pod.", "kube.secret.", "outpost.", "cluster.kubernetes."),
-    "node agent": ("agent.", "ledger.inventory.", "ledger.prefetch."),
+    "node agent": ("agent.", "ledger.inventory.", "ledger.prefetch.", "ledger.observed"),
     "janitor": ("checkpoint.janitor.",),
     "local call": ("gang.local_rank.", "gang.error.", "gang.result."),
     "real GPU": ("pool.nvml.",),

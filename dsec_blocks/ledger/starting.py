@@ -5,7 +5,7 @@ mark by mark, and written with one more. An attempt that was undone meanwhile is
 nothing from the others.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -14,7 +14,7 @@ from dsec_blocks.ledger import reservations, resuming, schema
 from dsec_blocks.ledger.rows import chunks
 from dsec_blocks.ledger.transaction import Fence, Transactions
 from dsec_blocks.model.errors import StaleAttempt
-from dsec_blocks.model.gangs import GangState
+from dsec_blocks.model.gangs import CARDS, GangState
 
 _gangs = schema.gangs
 _ALIVE = frozenset({GangState.LAUNCHING, GangState.RUNNING, GangState.EVICTING, GangState.LEAVING})
@@ -50,13 +50,18 @@ class Starting(Transactions):
         """`launched` of each (run, attempt, what to store); None where it was not stale."""
         with self.transaction(at="ledger.launched", fence=fence) as connection:
             now = _Now.read(connection, [mark[0] for mark in marks])
-            changed = [
-                {"known": run_id, "stored": dict(launch)}
-                for run_id, attempt, launch in marks
-                if now.is_in(_ALIVE, run_id, attempt)
-            ]
-            _write(connection, {"launch": sa.bindparam("stored", type_=_gangs.c.launch.type)}, changed)
+            now.add_to_launches(connection, marks)
             return [now.stale(*mark[:2], _ALIVE) for mark in marks]
+
+    def observed_all(self, fence: Fence, marks: Sequence[tuple[str, int, Mapping[str, Sequence[str]]]]) -> list[bool]:
+        """Store which cards each (run, attempt) has, by node, beside what `launched` stored.
+
+        False for an attempt that was undone. Told before or after `launched`, and as often as somebody likes.
+        """
+        with self.transaction(at="ledger.observed", fence=fence) as connection:
+            now = _Now.read(connection, [mark[0] for mark in marks])
+            now.add_to_launches(connection, [(run_id, attempt, {CARDS: cards}) for run_id, attempt, cards in marks])
+            return [now.is_in(_ALIVE, run_id, attempt) for run_id, attempt, _ in marks]
 
     def started(self, fence: Fence, run_id: str, attempt: int, at: float) -> bool:
         """User code runs: launching → running, reservations bound; False if that was no news.
@@ -97,17 +102,27 @@ class _Now:
         self.states: dict[str, str] = {}
         self.attempts: dict[str, int] = {}
         self.launched_at: dict[str, float | None] = {}
+        self.launches: dict[str, dict[str, Any]] = {}
 
     @classmethod
     def read(cls, connection: sa.Connection, run_ids: Collection[str]) -> "_Now":
         """Lock and read these gangs."""
         now = cls()
-        columns = (_gangs.c.run_id, _gangs.c.state, _gangs.c.attempt, _gangs.c.launched_at)
+        columns = (_gangs.c.run_id, _gangs.c.state, _gangs.c.attempt, _gangs.c.launched_at, _gangs.c.launch)
         for some in chunks(sorted(set(run_ids))):
             query = sa.select(*columns).where(_gangs.c.run_id.in_(some)).order_by(_gangs.c.run_id).with_for_update()
-            for run_id, state, attempt, launched_at in connection.execute(query):
+            for run_id, state, attempt, launched_at, launch in connection.execute(query):
                 now.states[run_id], now.attempts[run_id], now.launched_at[run_id] = state, attempt, launched_at
+                now.launches[run_id] = launch
         return now
+
+    def add_to_launches(self, connection: sa.Connection, marks: Iterable[tuple[str, int, Mapping[str, Any]]]) -> None:
+        """Add to what is stored of how each (run, attempt) was launched."""
+        marked = {run_id: more for run_id, attempt, more in marks if self.is_in(_ALIVE, run_id, attempt)}
+        for run_id, more in marked.items():
+            self.launches[run_id] = {**self.launches[run_id], **more}
+        rows = [{"known": run_id, "stored": self.launches[run_id]} for run_id in marked]
+        _write(connection, {"launch": sa.bindparam("stored", type_=_gangs.c.launch.type)}, rows)
 
     def is_in(self, states: Collection[str], run_id: str, attempt: int) -> bool:
         """Whether that is the run's present attempt, in one of the states."""

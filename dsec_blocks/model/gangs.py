@@ -59,6 +59,10 @@ class Placement:
         return cls(members=tuple(MemberPlacement(node=m["node"], devices=tuple(m["devices"])) for m in members))
 
 
+CARDS = "cards"
+"""Of `Gang.launch`: node → the cards that the gang really has there, where only the node knows that."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gang:
     """One flow run in the ledger. `attempt` counts admissions: it is the generation that fences everything older."""
@@ -102,7 +106,7 @@ class Gang:
     not_before: float | None = None
     """Backing off after a failed start until then."""
     launch: dict[str, Any] = field(default_factory=dict)
-    """What the cluster adapter needs to find the gang again."""
+    """What the cluster adapter needs to find the gang again, and the `CARDS` that it found it with."""
     outcome: dict[str, Any] = field(default_factory=dict)
     """How it left: kind (exited, evicted, cancelled, lost, failed-start), exit codes, message."""
     final_state: str | None = None

@@ -33,6 +33,7 @@ def explain(run: Run, pool: Pool = None, json: Json = False) -> None:
 
 def story(s: Session, text: str) -> dict[str, Any]:
     """Everything that Prefect and the ledger know of a run."""
+    from dsec_blocks.model.gangs import CARDS
     from dsec_deployments.cli.queue import waiting
     from dsec_deployments.runs import find_run
     from dsec_workers.lifecycle.start_split import start_split
@@ -67,6 +68,7 @@ def story(s: Session, text: str) -> dict[str, Any]:
             "evictions": gang.evictions,
             "infrastructure_restarts": gang.infrastructure_restarts,
             "placement": gang.placement.to_json() if gang.placement else None,
+            "cards": gang.launch.get(CARDS) or {},
             "reason_code": gang.reason_code,
             "reason": gang.reason,
             "last_step": gang.last_step,
@@ -82,6 +84,7 @@ def story(s: Session, text: str) -> dict[str, Any]:
         ],
         "evictions": evictions,
         "data": data_known(s, gang, decisions) if gang and gang.request.inputs else [],
+        "failures": failures_known(s, gang, decisions) if gang else [],
         "start": [
             {"stage": stage.name, "seconds": stage.seconds, "text": stage.describe()}
             for stage in (start_split(gang, s.ledger.prefetches_of(found["id"])) if gang else ())
@@ -106,6 +109,30 @@ def data_known(s: Session, gang: Gang, decisions: Sequence[Decision]) -> list[di
         known = tuple(DataOnNode(**row) for row in admits[-1].detail["data"]) if admits else ()
     per_card = active_policy(s.ledger, s.pool).cache_seconds_per_card
     return weighed(known, per_card)
+
+
+def failures_known(s: Session, gang: Gang, decisions: Sequence[Decision]) -> list[dict[str, Any]]:
+    """On which nodes gangs have lately failed and what that weighs in its placement: of a waiting run by what is known
+    now, of one with a place what was known of its nodes when it got it.
+    """
+    from dsec_blocks.model.gangs import GangState
+    from dsec_workers.lifecycle.rules import active_policy
+
+    if gang.state is GangState.WAITING:
+        known = s.ledger.node_failures(s.pool, s.clock.now())
+    else:
+        admits = [d for d in decisions if (d.stage, d.outcome) == ("plan", "admit")]
+        known = admits[-1].detail.get("failures", {}) if admits else {}
+    each = active_policy(s.ledger, s.pool).failure_cards
+    return [
+        {
+            "node": node,
+            "failures": count,
+            "cards": count * each,
+            "text": f"{count:.2g} recent failures on {node}; weighs {count * each:.2g} cards against it",
+        }
+        for node, count in sorted(known.items(), key=lambda item: (-item[1], item[0]))
+    ]
 
 
 def device_seconds(states: list[dict[str, Any]], devices: int, now: float) -> float:
@@ -151,9 +178,12 @@ def _print(told: dict[str, Any]) -> None:
             parts = " + ".join(f"{name} {value:.3g}" for name, value in gang["factors"].items())
             console.print(f"place {gang['position'] or '?'} in line; rank = {parts}")
         for member in gang["placement"] or ():
-            console.print(f"on {member['node']}: {', '.join(member['devices']) or 'no device'}")
+            cards = gang["cards"].get(member["node"]) or member["devices"]
+            console.print(f"on {member['node']}: {', '.join(cards) or 'no device'}")
         if gang["request"]["inputs"]:
             print_data(told["data"])
+        for row in told["failures"]:
+            console.print(f"placement: {row['text']}", markup=False)
         for row in told["start"]:
             console.print(f"start, {row['stage']}: {row['text']}", markup=False)
         if gang["last_step"] is not None:

@@ -7,7 +7,7 @@ import pytest
 
 from dsec_blocks.ledger import Fence, Ledger
 from dsec_blocks.model.errors import ReservationConflict, StaleAttempt
-from dsec_blocks.model.gangs import GangState
+from dsec_blocks.model.gangs import CARDS, GangState
 from tests.blocks.ledger.gangs import LATER, POOL, admitted, held, known, launching, on, running, waiting
 from tests.fixtures.clock import ManualClock
 
@@ -173,6 +173,24 @@ def test_each_step_of_a_start_may_be_repeated(ledger: Ledger, fence: Fence) -> N
     assert not ledger.started(fence, "a", gang.attempt, 99.0)
 
     assert known(ledger, "a") == gang
+
+
+@pytest.mark.parametrize("first", ["launched", "observed"])
+def test_the_cards_that_a_node_chose_stay_beside_what_the_launch_left_whichever_is_told_first(
+    ledger: Ledger, fence: Fence, first: str
+) -> None:
+    gang = launching(ledger, fence, "a", "n1/0")
+    cards = {"n1": ["GPU-a"]}
+    told = [
+        lambda: ledger.launched(fence, "a", gang.attempt, {"adapter": "kubernetes"}),
+        lambda: ledger.observed_all(fence, [("a", gang.attempt, cards), ("a", gang.attempt + 1, {"n9": ["GPU-z"]})]),
+    ]
+    answers = [tell() for tell in (told if first == "launched" else reversed(told))]
+    assert [True, False] in answers, "an attempt that is not the present one has no say"
+    assert known(ledger, "a").launch == {"adapter": "kubernetes", CARDS: cards}
+    ledger.undo_admission(fence, "a", gang.attempt, why="expired")
+    again = ledger.admit(fence, "a", on("n1/0"), expires_at=LATER)
+    assert again.launch == {}, "the next attempt has cards of its own"
 
 
 def test_a_launch_that_ends_after_its_admission_was_undone_is_told_to_stop(ledger: Ledger, fence: Fence) -> None:

@@ -1,7 +1,7 @@
 """What a run's report says once the run has ended."""
 
 from dsec_blocks.ledger import Prefetch, PrefetchState
-from dsec_blocks.model.gangs import GangState
+from dsec_blocks.model.gangs import CARDS, GangState
 from dsec_blocks.model.requests import GangRequest
 from dsec_workers.clusters.cache_figures import CacheFigures
 from dsec_workers.lifecycle.reports import run_report
@@ -20,6 +20,13 @@ def test_the_report_of_an_ended_run_still_counts_the_devices_that_it_held() -> N
     report = run_report(ended, now=LAUNCHED + 500)
     assert "| device-seconds of the last attempt | 80 |" in report
     assert "| evictions | 1 |" in report and "| last committed step | 200 |" in report
+
+
+def test_the_report_names_the_cards_where_only_the_nodes_knew_which_they_would_be() -> None:
+    launch = {"adapter": "kubernetes", CARDS: {"n2": ["GPU-c"], "n1": ["GPU-b", "GPU-a"]}}
+    report = run_report(gang(GangState.ENDED, outcome={"at": LAUNCHED + 1}, launch=launch), now=LAUNCHED)
+    assert "| node | cards of the last attempt |\n|---|---|\n| n1 | GPU-b, GPU-a |\n| n2 | GPU-c |" in report
+    assert "cards" not in run_report(gang(GangState.ENDED, outcome={"at": LAUNCHED + 1}), now=LAUNCHED)
 
 
 def test_the_report_says_how_much_of_the_data_was_there_and_how_long_the_start_stood_still() -> None:

@@ -76,6 +76,9 @@ class ClusterEvent:
 class Started(ClusterEvent):
     """Every member is there and holds its devices; user code was let through the barrier."""
 
+    cards: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """By node, where devices are reserved by count and only the node knows which cards they are."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preparing(ClusterEvent):

@@ -91,6 +91,9 @@ async def apply(term: Term, event: ClusterEvent) -> None:
     key, ledger = event.key, term.ledger
     match event:
         case Started():
+            if event.cards:
+                cards = {node: list(names) for node, names in event.cards.items()}
+                await term.mark(ledger.observed_all, *key, cards)
             if await term.mark(ledger.started_all, *key, event.at):
                 term.decide("start", "started", run_id=key.run_id, detail={"attempt": key.attempt})
                 if key in term.admitted_at:

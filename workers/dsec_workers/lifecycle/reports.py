@@ -7,7 +7,7 @@ from typing import Any
 
 from dsec_blocks.ledger import Holding, Prefetch
 from dsec_blocks.model.devices import Node
-from dsec_blocks.model.gangs import Gang
+from dsec_blocks.model.gangs import CARDS, Gang
 from dsec_blocks.model.units import format_duration, format_memory
 from dsec_workers.clusters.cache_figures import CacheFigures
 from dsec_workers.lifecycle.start_split import start_split
@@ -61,7 +61,7 @@ async def publish_run_report(term: Term, run_id: str, *, again: bool = False) ->
 def run_report(gang: Gang, prefetches: Sequence[Prefetch] = (), *, now: float) -> str:
     """The report as markdown: waits, the last start stage by stage, devices, evictions, device-seconds.
 
-    The gang has ended, so where it sat is known no more; how much it held is.
+    The gang has ended, so where it sat is known no more, but for cards that a node chose; how much it held is.
     """
     lines = [f"# {gang.name}", "", f"Asked for **{gang.request.describe()}** in team **{gang.team}**.", ""]
     rows: list[tuple[str, str]] = [("attempts", str(gang.attempt))]
@@ -77,6 +77,10 @@ def run_report(gang: Gang, prefetches: Sequence[Prefetch] = (), *, now: float) -
     if gang.last_step is not None:
         rows.append(("last committed step", str(gang.last_step)))
     lines += ["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows), ""]
+    cards = sorted((gang.launch.get(CARDS) or {}).items())
+    if cards:
+        lines += ["| node | cards of the last attempt |", "|---|---|"]
+        lines += [*(f"| {node} | {', '.join(names)} |" for node, names in cards), ""]
     return "\n".join(lines)
 
 

@@ -284,8 +284,10 @@ class KubernetesCluster:
             for member in view.members.values():
                 self._supply.hold(key, member)
             answer = await self._ask(view, {"op": "status"})
-            for record in answer["events"] if answer is not None else ():
-                view.hear(record)
+            if answer is not None:
+                view.hear_status(answer)
+                for record in answer["events"]:
+                    view.hear(record)
         events: tuple[ClusterEvent, ...] = tuple(view.known())
         if key not in self._tasks:
             self._follow(view)

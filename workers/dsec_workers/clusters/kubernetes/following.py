@@ -133,6 +133,8 @@ class Following:
                 address = await self.address()
                 if address is not None:
                     async for record in talk.follow(address, view.last_seq):
+                        if record["type"] == "started":
+                            await self._ask_for_cards(address)
                         view.hear(record)
                         view.changed.set()
                         if record["type"] == "gone":
@@ -140,6 +142,11 @@ class Following:
                         while len(view.fresh) >= HEARD_AHEAD:  # noqa: ASYNC110 - whoever takes them tells nobody
                             await asyncio.sleep(RETRY_SECONDS)
             await asyncio.sleep(RETRY_SECONDS)
+
+    async def _ask_for_cards(self, address: talk.Address) -> None:
+        """Which cards the members were given is known when the gang has started; worth one question, not a start."""
+        with suppress(ClusterError, OSError):
+            self.view.hear_status(await talk.call(address, {"op": "status"}, timeout_seconds=talk.CONNECT_SECONDS))
 
     async def _dismiss_sidecars(self, now: float) -> None:
         """Stop what is left in pods whose member has ended: a pod holds its devices until all of it has stopped."""

@@ -5,8 +5,8 @@ when none of its pods can still be running, and only then are its devices anybod
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dsec_blocks.model.exits import meaning
@@ -15,7 +15,7 @@ from dsec_workers.clusters.kubernetes.api import Object
 from dsec_workers.clusters.kubernetes.outpost.termination import decode
 from dsec_workers.clusters.kubernetes.pod_fate import Fate, fate_of
 from dsec_workers.clusters.local.happenings import event_of
-from dsec_workers.clusters.protocol import ClusterEvent, GangKey
+from dsec_workers.clusters.protocol import ClusterEvent, GangKey, Started
 
 _LAST = ("devices_released", "gone")
 """What the supervisor says when its processes have ended; on Kubernetes the pods have the last word on that."""
@@ -36,6 +36,8 @@ class GangView:
     pods: dict[int, Object] = field(default_factory=dict)
     lost: dict[int, Object] = field(default_factory=dict)
     records: list[dict[str, Any]] = field(default_factory=list)
+    cards: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """On each node the cards that its kubelet chose, as far as its supervisor has told."""
     failure: str | None = None
     """Why we gave its start up."""
     notice: str | None = None
@@ -95,12 +97,20 @@ class GangView:
     def news(self) -> list[ClusterEvent]:
         """Events not passed on yet, but those that the pods must confirm first."""
         fresh, self.fresh = self.fresh, []
-        return [event_of(self.key, record) for record in fresh if record["type"] not in _LAST]
+        return self._events_of(fresh)
 
     def known(self) -> list[ClusterEvent]:
         """All that was told so far, for a successor; none of it is told again as news."""
         self.fresh = []
-        return [event_of(self.key, record) for record in self.records if record["type"] not in _LAST]
+        return self._events_of(self.records)
+
+    def _events_of(self, records: Sequence[Mapping[str, Any]]) -> list[ClusterEvent]:
+        events = [event_of(self.key, record) for record in records if record["type"] not in _LAST]
+        return [replace(each, cards=dict(self.cards)) if isinstance(each, Started) else each for each in events]
+
+    def hear_status(self, answer: Mapping[str, Any]) -> None:
+        """The supervisor answers what the gang is now: which cards its members have (an older one does not say)."""
+        self.cards = {self._node(int(index)): tuple(cards) for index, cards in (answer.get("cards") or {}).items()}
 
     def settled(self, *, is_fenced: Callable[[str], bool]) -> bool:
         """Whether no container of the gang can be running any more."""

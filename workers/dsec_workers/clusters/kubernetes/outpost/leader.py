@@ -20,7 +20,7 @@ from dsec_workers.clusters.kubernetes.outpost import parcels, termination
 from dsec_workers.clusters.kubernetes.outpost.door import Door, say
 from dsec_workers.clusters.kubernetes.outpost.identity import Identity
 from dsec_workers.clusters.kubernetes.outpost.logs import LogTail
-from dsec_workers.clusters.kubernetes.outpost.observed import observed_devices
+from dsec_workers.clusters.kubernetes.outpost.observed import are_named, observed_devices
 from dsec_workers.clusters.kubernetes.outpost.others import LARGEST_CALL_BYTES, Others
 from dsec_workers.clusters.kubernetes.outpost.refusing import EXIT_NOT_STARTED, could_not_start
 from dsec_workers.clusters.kubernetes.outpost.shipping import Shipping
@@ -89,6 +89,7 @@ class LeaderService(Service):
     def __init__(self, supervisor: Supervisor, listener: socket.socket, *, identity: Identity) -> None:
         super().__init__(supervisor, listener, address=identity.address)
         self._others = Others(supervisor, token=identity.token, port=identity.port, address=identity.address)
+        self._cards_are_named = are_named(identity.order.env)
 
     def _op_run(self, line: Any, message: dict[str, Any], reply: Any) -> None:
         call = message["call"]
@@ -100,6 +101,11 @@ class LeaderService(Service):
                     f"{LARGEST_CALL_BYTES / 2**20:.0f} MiB travel to other pods. Put the data into a store or a volume"
                 )
         super()._op_run(line, message, reply)
+
+    def _op_status(self, line: Any, message: dict[str, Any], reply: Any) -> None:
+        members = self._gang.order.placement.members if self._cards_are_named else ()
+        cards = {str(index): list(member.devices) for index, member in enumerate(members)}
+        super()._op_status(line, message, lambda told: reply({**told, "cards": cards}))
 
     def _op_introduce(self, _line: Any, message: dict[str, Any], reply: Any) -> None:
         self._others.introduce({int(index): str(address) for index, address in message["members"].items()})

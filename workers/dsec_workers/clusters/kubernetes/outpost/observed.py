@@ -11,15 +11,20 @@ VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 _NO_NAMES = ("", "all", "none", "void")
 
 
+def are_named(environment: Mapping[str, str]) -> bool:
+    """Whether a device plugin says which cards it gave."""
+    return environment.get(VISIBLE, "") not in _NO_NAMES
+
+
 def observed_devices(places: Sequence[str], environment: Mapping[str, str]) -> tuple[str, ...]:
     """The cards behind `places`, in the order in which the runtime shows them.
 
     Where nobody names them (no device plugin of that kind) they are numbered, as the container sees them.
     Raises `ClusterError` when other cards were given than were reserved.
     """
-    text = environment.get(VISIBLE, "")
-    if text in _NO_NAMES or not places:
+    if not are_named(environment) or not places:
         return tuple(str(number) for number in range(len(places)))
+    text = environment[VISIBLE]
     found = tuple(filter(None, (name.strip() for name in text.split(","))))
     if len(found) != len(places):
         raise ClusterError(f"{len(places)} devices were reserved and the node gave {len(found)} ({text})")
