@@ -44,6 +44,7 @@ class Site:
             "uri": f"s3://origin/{model}", "endpoint": self.origin, "near": self.store.endpoint_url,
             "cluster": cluster, "home": str(self.work / "node"), "only_prefetch": only_prefetch,
         }  # fmt: skip
+        os.sync()  # what the start before this one left to be written is not this one's
         started = time.perf_counter()
         command = [sys.executable, "-m", "benchmarks.cache_start", json.dumps(task)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -87,8 +88,7 @@ def _starts(site: Site, model: str) -> dict[str, list[dict[str, Any]]]:
     starts: dict[str, list[dict[str, Any]]] = {state: [] for state in STATES}
     for number in range(ROUNDS):
         cluster = f"level-{model}-{number}"
-        site.store.bucket(cluster)
-        print(f"{model}: round {number + 1} of {ROUNDS}", flush=True)
+        bucket = site.store.bucket(cluster)
         site.empty_node()
         starts["origin"].append(site.start(model, cluster=cluster))
         site.empty_node()
@@ -97,6 +97,10 @@ def _starts(site: Site, model: str) -> dict[str, list[dict[str, Any]]]:
         site.empty_node()
         site.start(model, cluster=cluster, only_prefetch=True)
         starts["prefetched"].append(site.start(model, cluster=cluster))
+        for key in list(bucket.keys("")):
+            bucket.remove(key, at="bench.level.remove")
+        told = "  ".join(f"{state} {starts[state][-1]['ready_s']:.2f} s" for state in STATES)
+        print(f"{model}: round {number + 1} of {ROUNDS}: ready after  {told}", flush=True)
     return starts
 
 
