@@ -31,33 +31,54 @@ async def call(connect: Connect, message: dict[str, Any], *, on: object, timeout
             async with connect() as (reader, writer):
                 writer.write(line_of(message))
                 await writer.drain()
-                answer = await reader.readline()
+                answer = await said(reader, on)
     except TimeoutError:
         raise ClusterError(f"no answer to {message['op']} on {on} within {timeout_seconds:g} s") from None
     except OSError as error:
         raise NotThere(f"{message['op']} on {on}: {error}") from error
-    if not answer:
+    if answer is None:
         raise NotThere(f"{message['op']} on {on}: the other side went away without an answer")
-    reply: dict[str, Any] = json.loads(answer)
-    if not reply.get("ok"):
-        raise ClusterError(str(reply.get("error")))
-    return reply
+    if not answer.get("ok"):
+        raise ClusterError(str(answer.get("error")))
+    return answer
 
 
 async def records(connect: Connect, after: int) -> AsyncGenerator[dict[str, Any], None]:
     """The gang's records after number `after`, until it is gone or the other side closes.
 
-    Raises `NotThere` when nobody listens, `OSError` when the connection breaks.
+    Raises `NotThere` when nobody listens or a record is cut off, `OSError` when the connection breaks.
     """
     async with connect() as (reader, writer):
         writer.write(line_of({"op": "events", "after": after}))
         await writer.drain()
-        while line := await reader.readline():
-            record: dict[str, Any] = json.loads(line)
+        while (record := await said(reader, "the gang's channel")) is not None:
             if "seq" in record:
                 yield record
             if record.get("done"):
                 return
+
+
+async def said(reader: asyncio.StreamReader, on: object) -> dict[str, Any] | None:
+    """The next message; None when the other side has closed.
+
+    Raises `NotThere` for one that is cut off: who was killed may have been in the middle of a line. Raises
+    `ClusterError` for what is no message at all.
+    """
+    try:
+        line = await reader.readline()
+    except ValueError:
+        raise ClusterError(f"{on} said more than {LIMIT_BYTES / 2**20:g} MiB in one message") from None
+    if not line:
+        return None
+    if not line.endswith(b"\n"):
+        raise NotThere(f"{on} went away in the middle of a message")
+    try:
+        message = json.loads(line)
+    except ValueError as error:
+        raise ClusterError(f"{on} said what is no message: {error}") from error
+    if not isinstance(message, dict):
+        raise ClusterError(f"{on} said what is no message")
+    return message
 
 
 def line_of(message: dict[str, Any]) -> bytes:

@@ -128,20 +128,30 @@ class Following:
     async def _listen(self) -> None:
         """Hear what the supervisor tells, from where it was heard last, until it says that the gang is gone."""
         view = self.view
-        while True:
-            with suppress(ClusterError, OSError):
+        while not view.is_over:
+            try:
                 address = await self.address()
-                if address is not None:
-                    async for record in talk.follow(address, view.last_seq):
-                        if record["type"] == "started":
-                            await self._ask_for_cards(address)
-                        view.hear(record)
-                        view.changed.set()
-                        if record["type"] == "gone":
-                            return
-                        while len(view.fresh) >= HEARD_AHEAD:  # noqa: ASYNC110 - whoever takes them tells nobody
-                            await asyncio.sleep(RETRY_SECONDS)
+                if address is not None and await self._hear(address):
+                    return
+            except (ClusterError, OSError):
+                pass
+            except Exception:  # noqa: BLE001 - nobody else listens to this gang
+                _log.exception("attempt %d of run %s: listened to again", view.key.attempt, view.key.run_id)
             await asyncio.sleep(RETRY_SECONDS)
+
+    async def _hear(self, address: talk.Address) -> bool:
+        """Take in what the supervisor tells; whether it said that the gang is gone."""
+        view = self.view
+        async for record in talk.follow(address, view.last_seq):
+            if record["type"] == "started":
+                await self._ask_for_cards(address)
+            view.hear(record)
+            view.changed.set()
+            if record["type"] == "gone":
+                return True
+            while len(view.fresh) >= HEARD_AHEAD:  # noqa: ASYNC110 - whoever takes them tells nobody
+                await asyncio.sleep(RETRY_SECONDS)
+        return False
 
     async def _ask_for_cards(self, address: talk.Address) -> None:
         """Which cards the members were given is known when the gang has started; worth one question, not a start."""

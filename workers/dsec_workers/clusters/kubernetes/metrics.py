@@ -3,6 +3,7 @@
 Every worker tells them, standbys too: each follows the cluster by itself. `namespace` is empty for what is read in all.
 """
 
+from contextlib import suppress
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
@@ -91,7 +92,8 @@ class Followed:
     def stopped(self) -> None:
         """Nobody follows it any more, so nobody is to miss its news."""
         for gauge in (self._all._current, self._all._heard):
-            gauge.remove(*self._labels)
+            with suppress(KeyError):  # it never followed, and this is an older client library
+                gauge.remove(*self._labels)
 
 
 def _kind_and_namespace(path: str) -> tuple[str, str]:

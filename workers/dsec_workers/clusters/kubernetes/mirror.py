@@ -98,8 +98,10 @@ class Mirror:
                 self._turned_at = self._clock.monotonic()
                 continue  # the server ended the watch in good order: go on from where it was
             except Expired as error:
+                was_watching = self._is_listed
                 self._fail(error, lost=True)
-                continue
+                if was_watching:
+                    continue  # a list helps at once; one that expires itself is not begun again without a pause
             except ClusterError as error:
                 # The copy may be stale until the watch goes on; the version is kept, since most often it can.
                 self._fail(error, lost=isinstance(error, Forbidden))

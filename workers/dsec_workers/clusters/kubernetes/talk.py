@@ -1,7 +1,6 @@
 """The worker's side of a gang's channel when the gang is in pods: the same calls, over TCP, let in by its token."""
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
@@ -55,10 +54,10 @@ async def _connection(at: Address) -> AsyncIterator[Streams]:
     try:
         writer.write(talk.line_of({"token": at.token, "as": "channel", **gang_protocol.told()}))
         await writer.drain()
-        answer = await reader.readline()
-        if not answer:
+        answer = await talk.said(reader, at)
+        if answer is None:
             raise NotThere(f"{at} hung up: the gang there is another, or its namespace's key has changed")
-        gang_protocol.refuse_newer(json.loads(answer), f"the outpost at {at}", upgrade="this worker")
+        gang_protocol.refuse_newer(answer, f"the outpost at {at}", upgrade="this worker")
         yield reader, writer
     finally:
         writer.close()
