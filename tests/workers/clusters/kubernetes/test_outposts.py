@@ -101,6 +101,28 @@ async def test_functions_travel_to_the_other_pod_and_results_come_back(gang: Ope
     assert "rank 1 returned 41 3000000" in outposts.output(0)
 
 
+async def test_a_rank_need_not_import_prefect_itself_whatever_pod_it_is_in(gang: Open) -> None:
+    outposts = gang(
+        """
+        import cloudpickle
+        def work():
+            import sys
+            return "prefect.engine" in sys.modules
+        path = os.path.join(os.getcwd(), "call.pickle")
+        with open(path, "wb") as file:
+            file.write(cloudpickle.dumps((work, (), {})))
+        lines = list(channel.stream("run", call={"kind": "function", "path": path}, per="device"))
+        for line in lines[:-1]:
+            with open(line["result"], "rb") as file:
+                print("rank", line["rank"], "has it:", cloudpickle.loads(file.read()), flush=True)
+        """
+    )
+    outposts.start(DEVICES)
+    await outposts.introduce()
+    assert await outposts.exits() == [0, 0], outposts.output(0) + outposts.output(1)
+    assert [f"rank {rank} has it: True" in outposts.output(0) for rank in range(4)] == [True] * 4
+
+
 async def test_an_error_in_the_other_pod_comes_back_with_its_traceback_and_stops_the_others(gang: Open) -> None:
     outposts = gang(
         """

@@ -26,7 +26,7 @@ from dsec_workers.clusters.kubernetes.outpost.observed import observed_devices
 from dsec_workers.clusters.kubernetes.outpost.parcels import Couriers
 from dsec_workers.clusters.kubernetes.outpost.relay import Relay
 from dsec_workers.clusters.kubernetes.outpost.shipping import Shipping
-from dsec_workers.clusters.local import census, children
+from dsec_workers.clusters.local import census, children, warmth
 from dsec_workers.clusters.local.bodies import Bodies
 from dsec_workers.clusters.local.forkserver import listen
 from dsec_workers.clusters.local.layout import GangDirectory, devices_of, socket_path
@@ -77,6 +77,8 @@ class Follower:
         self._door.open(self._loop, {"leader": self._enlist})
         signal.signal(signal.SIGTERM, lambda *_: self._loop.soon(self._asked_to_stop))
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        warmth.import_modules()  # once, while nobody has called yet: each of its ranks would, and what ships their logs
+        warmth.share_tls_contexts()
         tail = LogTail(self._loop, directory.path)
         tail.start()
         self._shipping.start()
