@@ -1,4 +1,8 @@
-"""Fixtures shared by all tests, one module a server, and how the tests are spread over processes."""
+"""Fixtures shared by all tests, one module a server, and how the tests are spread over processes.
+
+These modules import what is heavy (Prefect, SQLAlchemy, boto3) inside their functions: every run of pytest loads them,
+and the process that only spreads the tests would be kept two seconds from starting those that run them.
+"""
 
 import gc
 
