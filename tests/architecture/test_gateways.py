@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.architecture.raw_effects import clock_reads, raw_effects
-from tools.fault_points import POINTS_FILE, ROOT, fault_points, points_in, points_json, sources
+from tools.fault_points import POINTS_FILE, ROOT, FaultPoint, fault_points, points_in, points_json, sources
 
 GATEWAYS = "dsec_blocks/gateways/"
 RAW_EFFECTS_ALLOWED: dict[str, tuple[set[str], str]] = {
@@ -86,21 +86,25 @@ def test_a_clock_read_is_seen(line: str) -> None:
     assert list(clock_reads(line))
 
 
-def test_every_fault_point_is_a_literal() -> None:
-    unnamed = [f"{point.path}:{point.line}" for point in fault_points() if point.name is None]
+@pytest.fixture(scope="module")
+def found() -> list[FaultPoint]:
+    """All fault points of the source; to look for them takes most of a second."""
+    return fault_points()
+
+
+def test_every_fault_point_is_a_literal(found: list[FaultPoint]) -> None:
+    unnamed = [f"{point.path}:{point.line}" for point in found if point.name is None]
     assert not unnamed, "write the name of the fault point where the effect is made"
 
 
-def test_every_fault_point_has_its_own_name() -> None:
-    counts = Counter(point.name for point in fault_points() if point.name)
-    twice = {
-        name: [f"{p.path}:{p.line}" for p in fault_points() if p.name == name] for name, n in counts.items() if n > 1
-    }
+def test_every_fault_point_has_its_own_name(found: list[FaultPoint]) -> None:
+    counts = Counter(point.name for point in found if point.name)
+    twice = {name: [f"{p.path}:{p.line}" for p in found if p.name == name] for name, n in counts.items() if n > 1}
     assert not twice
 
 
-def test_the_list_of_fault_points_equals_the_source() -> None:
-    assert POINTS_FILE.read_text() == points_json(fault_points()), "run `make fault-points`"
+def test_the_list_of_fault_points_equals_the_source(found: list[FaultPoint]) -> None:
+    assert POINTS_FILE.read_text() == points_json(found), "run `make fault-points`"
 
 
 def test_a_fault_point_without_a_literal_name_is_found() -> None:
