@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
+from dsec_blocks.model.errors import InvalidRequest
 from dsec_blocks.model.requests import GangRequest
 from dsec_workers.clusters.kubernetes.occupancy import Requests, pod_requests, requests_of
 from dsec_workers.clusters.kubernetes.resources import quantity
@@ -40,8 +41,12 @@ def beyond(pod: Mapping[str, Any]) -> Requests:
     said = (pod["metadata"].get("annotations") or {}).get(ANNOTATION_COUNTED)
     if said is None:
         return {}
-    counted, taken = json.loads(said), pod_requests(pod)
-    found = {name: taken.get(name, Decimal(0)) - quantity(counted.get(name, 0)) for name in (CPU, MEMORY)}
+    taken = pod_requests(pod)
+    try:
+        counted = {name: quantity(dict(json.loads(said)).get(name, 0)) for name in (CPU, MEMORY)}
+    except (ValueError, TypeError, InvalidRequest):  # somebody has written into it
+        return {}
+    found = {name: taken.get(name, Decimal(0)) - counted[name] for name in (CPU, MEMORY)}
     return {name: amount for name, amount in found.items() if amount > 0}
 
 

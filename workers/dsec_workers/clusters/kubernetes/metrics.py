@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 
 _FOLLOWED = ["pool", "kind", "namespace"]
 THROTTLED = 429
+BROKEN = "broken"
 
 
 class KubernetesMetrics:
@@ -88,6 +89,10 @@ class Followed:
         """A list or a watch failed: the copy may be stale."""
         self._all._current.labels(*self._labels).set(0)
         self._all._failures.labels(*self._labels, reason).inc()
+
+    def passed_over(self) -> None:
+        """One object was not understood; the copy goes on without what follows from it."""
+        self._all._failures.labels(*self._labels, BROKEN).inc()
 
     def stopped(self) -> None:
         """Nobody follows it any more, so nobody is to miss its news."""

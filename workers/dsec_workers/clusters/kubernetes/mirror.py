@@ -16,6 +16,7 @@ from dsec_blocks.model.clock import Clock
 from dsec_blocks.model.errors import ClusterError
 from dsec_workers.clusters.kubernetes.api import Api, Object
 from dsec_workers.clusters.kubernetes.errors import ApiError, Expired, Forbidden, Unreachable
+from dsec_workers.clusters.kubernetes.metrics import BROKEN
 
 _log = logging.getLogger(__name__)
 DEAD_SECONDS = 300.0
@@ -116,7 +117,7 @@ class Mirror:
         self.failure = error
         self._is_listed = self._is_listed and not lost
         is_its_word = isinstance(error, ApiError | Unreachable)
-        self._figures.failed(type(error).__name__.lower() if is_its_word else "broken")
+        self._figures.failed(type(error).__name__.lower() if is_its_word else BROKEN)
 
     def _hear(self) -> None:
         self._turned_at = self._clock.monotonic()
@@ -154,8 +155,13 @@ class Mirror:
             self.objects.pop(key, None)
         else:
             self.objects[key] = after
-        if self._on_change is not None:
+        if self._on_change is None:
+            return
+        try:
             self._on_change(before, after)
+        except Exception:  # noqa: BLE001 - anybody may put odd objects into a cluster; the others are not to wait for one
+            _log.exception("%s %s is passed over", self._path, "/".join(key))
+            self._figures.passed_over()
 
 
 def key_of(item: Object) -> tuple[str, str]:

@@ -67,10 +67,11 @@ def labels_of_run(given: Mapping[str, str], *, team: str) -> dict[str, str]:
 
 
 def key_of(item: Mapping[str, Any]) -> GangKey | None:
-    """The attempt that an object of ours belongs to; None when its labels name none."""
+    """The attempt that an object of ours belongs to; None when its labels name none, or are none that we write."""
     labels = item["metadata"].get("labels") or {}
     run, attempt = labels.get(LABEL_RUN_ID), labels.get(LABEL_ATTEMPT) or ""
-    return GangKey(run, int(attempt)) if run and attempt.isdigit() else None
+    numbers = (attempt, labels.get(LABEL_MEMBER) or "0", labels.get(LABEL_MEMBERS) or "1")
+    return GangKey(run, int(attempt)) if run and all(map(str.isdigit, numbers)) else None
 
 
 def member_of(item: Mapping[str, Any]) -> int:
@@ -91,7 +92,10 @@ def placement_annotations(member: MemberPlacement) -> dict[str, str]:
 def placement_of(item: Mapping[str, Any]) -> MemberPlacement:
     """Where the member of this Job was put."""
     annotations = item["metadata"].get("annotations") or {}
-    devices = json.loads(annotations.get(ANNOTATION_DEVICES) or "[]")
+    try:
+        devices = list(map(str, json.loads(annotations.get(ANNOTATION_DEVICES) or "[]")))
+    except (ValueError, TypeError):  # somebody has written into it; what a node lacks then its kubelet says
+        devices = []
     return MemberPlacement(node=annotations.get(ANNOTATION_NODE) or "", devices=tuple(devices))
 
 
@@ -107,4 +111,11 @@ def timing_of(item: Mapping[str, Any]) -> tuple[float, float, float]:
     metadata = item["metadata"]
     annotations = metadata.get("annotations") or {}
     created = datetime.fromisoformat(metadata["creationTimestamp"]).timestamp()
-    return created, float(annotations.get(ANNOTATION_START_TIMEOUT) or 0), float(annotations.get(ANNOTATION_GRACE) or 0)
+    return created, _seconds(annotations.get(ANNOTATION_START_TIMEOUT)), _seconds(annotations.get(ANNOTATION_GRACE))
+
+
+def _seconds(text: str | None) -> float:
+    try:
+        return max(0.0, float(text or 0))
+    except ValueError:
+        return 0.0
