@@ -114,6 +114,16 @@ def _made_way(ledger: Ledger, fence: Fence, run_ids: Sequence[str]) -> None:
         ledger.requeue(fence, run_id, gang.attempt, evicted=True)
 
 
+def _lost(ledger: Ledger, fence: Fence, run_ids: Sequence[str]) -> None:
+    """The processes of these have disappeared, and they wait again."""
+    for run_id in run_ids:
+        gang = ledger.gang(run_id)
+        assert gang is not None
+        if gang.state is GangState.RUNNING:
+            ledger.leave(fence, run_id, gang.attempt, {"kind": "lost"})
+            ledger.requeue(fence, run_id, gang.attempt, evicted=False, infrastructure=True)
+
+
 def _planned(ledger: Ledger, fence: Fence, cluster: Sequence[Node], told: dict[str, Any]) -> Plan:
     """What a worker's planning step decides that leads this pool now, and carries out."""
     loop = loop_of(ledger, fence, ManualClock(NOW), cluster, Policy())
@@ -149,7 +159,9 @@ def test_what_if_is_what_the_worker_then_does(data: st.DataObject) -> None:
         if rules := data.draw(st.sampled_from(POLICIES)):
             ledger.put_policy("pool", rules, by="ops", why="test")
         if run:
-            _made_way(ledger, fence, data.draw(st.lists(st.sampled_from([gang.run_id for gang in run]), max_size=2)))
+            names = st.lists(st.sampled_from([gang.run_id for gang in run]), max_size=2)
+            _made_way(ledger, fence, data.draw(names))
+            _lost(ledger, fence, data.draw(names))
         document = incidents.capture(ledger, "pool", now=NOW, by="test", checks=told)
         incident = incidents.load(json.loads(json.dumps(document)))
         by_file = plan(incident.snapshot, incident.queue, incident.policy, NOW)

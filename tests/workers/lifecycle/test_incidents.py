@@ -128,7 +128,7 @@ def test_an_address_keeps_only_where_it_leads(uri: str, bare: str) -> None:
     ("change", "message"),
     [
         ({"format": "x"}, r"f\.json: this is no incident file"),
-        ({"version": 4}, r"f\.json: version 4, but this dsec reads up to 3; upgrade dsec"),
+        ({"version": 5}, r"f\.json: version 5, but this dsec reads up to 4; upgrade dsec"),
         ({"gangs": [{"run_id": 3}]}, r"f\.json: gangs\.0\.run_id: Input should be a valid string"),
         ({"policy": {"version": "9", "values": {"w_agee": 1}}}, r"f\.json: policy: w_agee: 1: .* did you mean w_age"),
         ({"teams": None}, r"f\.json: teams\.: Input should be a valid list"),
@@ -145,6 +145,16 @@ def test_a_file_that_lacks_a_part_names_it(ledger: Ledger) -> None:
     del document["shadows"]
     with pytest.raises(InvalidRequest, match="'shadows' is missing"):
         load(document, file="f.json")
+
+
+def test_a_captured_pool_knows_where_gangs_have_failed(ledger: Ledger) -> None:
+    fence = Fence(POOL, "leader", 1)
+    ledger.leave(fence, "a", 1, {"kind": "lost"})
+    ledger.requeue(fence, "a", 1, evicted=False, infrastructure=True)
+    now = ManualClock().now()
+    document = json.loads(json.dumps(capture(ledger, POOL, now=now, by="ops")))
+    assert load(document).snapshot.failures == present(ledger, POOL, now=now).snapshot.failures == {"n1": 1.0}
+    assert load({**document, "version": 3}).snapshot.failures == {}
 
 
 def test_a_captured_pool_expects_what_the_pool_expects(ledger: Ledger) -> None:

@@ -160,7 +160,7 @@ def carry_out(snapshot: Snapshot, result: Plan, queue: Sequence[QueuedGang], now
 
 _QUEUED = {"submitted_at", "eligible_at", "evictions", "not_before", "parent_run_id", "checkpoint_seconds",
            "restart_seconds", "evicted_for", "attained_seconds", "waiting_since", "lifted", "created_by",
-           "tags", "expected_seconds"}  # fmt: skip
+           "tags", "expected_seconds", "seconds_saved"}  # fmt: skip
 _RUNNING = {"submitted_at", "started_at", "first_commit_at", "last_commit_at", "checkpoint_seconds", "restart_seconds",
             "has_on_evict", "evictions", "evicting", "evicting_for", "promised", "conditional_until",
             "attained_seconds", "moved_at", "created_by", "tags", "expected_seconds"}  # fmt: skip

@@ -5,7 +5,7 @@ is written with it. One that lost its devices meanwhile takes nothing from the o
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from dsec_blocks.ledger import AdmissionRequest
@@ -42,6 +42,8 @@ class Admissions:
     spent: Spent
     data: DataDistance
     overrides: Mapping[str, int]
+    failures: Mapping[str, float] = field(default_factory=dict)
+    """Node → what lately failed there, as the plan knew it."""
 
     async def carry_out(self, admits: Sequence[Admit]) -> None:
         """Reserve for these in their order, and start what follows for those that were admitted."""
@@ -78,8 +80,10 @@ class Admissions:
             "optimal": admit.optimal,
             "seconds": self.spent.until(term.clock.monotonic()),
         }
+        nodes = [member.node for member in admit.placement.members]
+        if failing := {node: self.failures[node] for node in nodes if node in self.failures}:
+            detail["failures"] = failing
         if gang.request.inputs:
-            nodes = [member.node for member in admit.placement.members]
             detail["data"] = self.data.on(gang.request.inputs, nodes)
         return AdmissionRequest(
             run_id=admit.run_id,

@@ -5,9 +5,10 @@ queue again, for `dsec simulate` and `dsec what-if`. Whoever reads the file lear
 their names and lose their values, addresses of inputs and of what nodes hold lose credentials and query strings (two
 that then look alike are numbered), and what runs said or where they keep files is left out.
 
-The format: `{"format": "dsec-incident", "version": 3, "captured_at", "captured_by", "why", "pool", "policy":
+The format: `{"format": "dsec-incident", "version": 4, "captured_at", "captured_by", "why", "pool", "policy":
 {"version", "values"}, "nodes", "teams", "usage", "gangs", "holdings", "evictions", "shadows", "orders", "decisions",
-"inventories", "arrivals", "made_way", "checks"}`. Version 1 had none of the last four, version 2 not the last two.
+"inventories", "arrivals", "made_way", "checks", "failures"}`. Version 1 had none of the last five, version 2 not the
+last three, version 3 not the last.
 Times are seconds since the epoch; records have the fields of the dataclasses they are named after. A reader refuses a
 version that is newer than its own.
 """
@@ -34,7 +35,7 @@ from dsec_workers.lifecycle.rules import active_policy
 from dsec_workers.scheduling.policy import Policy
 from dsec_workers.scheduling.snapshot import QueuedGang, Snapshot
 
-FORMAT, VERSION = "dsec-incident", 3
+FORMAT, VERSION = "dsec-incident", 4
 LAST_DECISIONS = 1000
 HIDDEN = "***"
 _T = TypeVar("_T")
@@ -104,6 +105,7 @@ def capture(
         "inventories": _dump(list[Inventory], [_renamed(inventory, names) for inventory in held]),
         "made_way": ledger.evicted_since(pool, now - remembered_seconds(policy)),
         "checks": None if checks is None else dict(checks),
+        "failures": ledger.node_failures(pool, now),
     }
 
 
@@ -146,6 +148,7 @@ def load(document: Mapping[str, Any], *, file: str = "incident") -> Incident:
             orders=standing(_load(list[Wish], document, "orders", file), nodes, now),
             made_way=made_way,
             arrivals=arrivals,
+            failures=_load(dict[str, float], document, "failures", file) if version > 3 else {},
         )
         queue, _ = Line().queue(view, checks or AdmissionChecks(), now=now, data=data)
         return Incident(

@@ -50,6 +50,8 @@ class Facts:
     orders: Orders = field(default_factory=Orders)
     made_way: MadeWay = ()
     arrivals: Arrivals = NOBODY_ARRIVED
+    failures: Mapping[str, float] = field(default_factory=dict)
+    """Node → how much has failed there lately, faded to `now`."""
 
 
 def facts_of(
@@ -70,6 +72,7 @@ def facts_of(
         orders=orders,
         made_way=ledger.evicted_since(pool, now - window) if window else (),
         arrivals=ledger.arrivals(pool),
+        failures=ledger.node_failures(pool, now),
     )
 
 
@@ -103,6 +106,7 @@ def snapshot_of(facts: Facts, last: Snapshot | None = None) -> Snapshot:
         "overrides": orders.overrides,
         "evicted_lately": evicted_lately(facts.made_way, since=now - window) if window or interval else {},
         "seen": seen(facts.arrivals),
+        "failures": facts.failures,
     }
     nodes = tuple(sorted(facts.nodes, key=lambda node: node.name))
     if last is None or last.pool != facts.pool or last.fleet.source != nodes:

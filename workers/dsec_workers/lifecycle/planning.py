@@ -93,7 +93,10 @@ class Planning:
         started = [admit for admit in plan.admits if room.holds(gangs[admit.run_id], admit)]
         if len(started) < len(plan.admits):
             term.wake.ring()  # the next cycle tells the others why
-        admissions = Admissions(term, plan=plan, gangs=gangs, spent=spent, data=self.data, overrides=self.overrides)
+        admissions = Admissions(
+            term, plan=plan, gangs=gangs, spent=spent, data=self.data, overrides=self.overrides,
+            failures=snapshot.failures,
+        )  # fmt: skip
         await admissions.carry_out(started)
         await recalling.begin(term, plan, gangs)
         await growing.begin(term, plan, gangs)

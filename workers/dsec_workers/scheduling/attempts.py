@@ -80,7 +80,7 @@ class Attempts:
         trial = self.trial
         shape = Shape.of(kind.request, kind.request.nodes)
         able, hosts = trial.fleet.node_schedulable & ~trial.closed, trial.hosts_without_devices(kind, number)
-        seats = cpu_seats(able, trial.load, shape, hosts, trial.saved(number))
+        seats = cpu_seats(able, trial.load, shape, hosts, trial.saved(number), trial.against)
         if seats is None:
             return None
         nothing = [np.empty(0, np.int64)] * kind.request.nodes
@@ -187,6 +187,7 @@ class Attempts:
             allowed=allowed,
             free_now=trial.free.free & ~kept_devices(trial.kept, trial.fleet.size),
             hosts_now=lambda: trial.hosts_for(trial.free, tuple(range(len(trial.kept)))),
+            worth=trial.worth,
             budget=budget,
             exact=trial.policy.exact_candidates,
             tenants=trial.beside.tenants if trial.beside.counts(shape) else None,

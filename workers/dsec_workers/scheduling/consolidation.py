@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from dsec_blocks.model.gangs import Placement
-from dsec_workers.scheduling.fleet import Bools, Fleet, Ints
+from dsec_workers.scheduling.fleet import Bools, Fleet, Floats, Ints
 from dsec_workers.scheduling.hosts import Hosts
 from dsec_workers.scheduling.placement import Seats, Shape, find_seats, pick_devices
 from dsec_workers.scheduling.room import view_of
@@ -52,17 +52,21 @@ def present_shape(gang: RunningGang) -> Shape:
 
 
 def find_homes(
-    fleet: Fleet, free_now: Bools, hosts: Hosts, movers: Sequence[tuple[int, RunningGang]]
+    fleet: Fleet,
+    free_now: Bools,
+    hosts: Hosts,
+    movers: Sequence[tuple[int, RunningGang]],
+    worth: Floats | None = None,
 ) -> list[Home] | None:
     """New places for all of `movers` (slot and gang), the largest first; None if one finds none.
 
-    `free_now` are the devices they may have, `hosts` what there is beside them.
+    `free_now` are the devices they may have, `hosts` what there is beside them, `worth` what each node is worth.
     """
     free, hosts, homes = free_now.copy(), hosts.copy(), []
     for slot, gang in sorted(movers, key=lambda pair: (-len(pair[1].placement.devices), pair[1].run_id)):
         shape = present_shape(gang)
         view = view_of(fleet, free & fleet.pool_of(gang.request).mask, hosts)
-        seats = find_seats(fleet, view, shape)
+        seats = find_seats(fleet, view, shape, worth)
         if seats is None:
             return None
         devices = pick_devices(fleet, view.free, seats, shape)

@@ -155,7 +155,7 @@ def _largest(trial: Trial, gang: RunningGang, free: Bools) -> tuple[Ints, Placem
     most = min(request.nodes - len(gang.placement.members), room // request.devices_per_node)
     for members in range(most, 0, -1):
         shape = Shape.of(request, members)
-        seats = find_seats(fleet, view, shape)
+        seats = find_seats(fleet, view, shape, trial.worth)
         if seats is not None:
             devices = pick_devices(fleet, view.free, seats, shape)
             return np.concatenate(devices), placement_of(fleet, seats, devices)

@@ -55,7 +55,8 @@ BY_ISLAND = (Topology.NODE_DOMAIN, Topology.DOMAIN)
 def find_seats(fleet: Fleet, view: View, shape: Shape, saved: Floats | None = None) -> Seats | None:
     """The best place for `shape` among the view's free devices; None if it has none. O(nodes), deterministic.
 
-    `saved` is what each node is worth to this gang, in cards (its cache has some of the inputs).
+    `saved` is what each node is worth to this gang, in cards (its cache has some of the inputs; below zero where gangs
+    have failed lately).
     """
     view = _with_hosts(fleet, view, shape)
     able = int(np.count_nonzero(view.node_free >= shape.devices))
@@ -150,11 +151,17 @@ def placement_of(fleet: Fleet, seats: Seats, devices: list[Ints]) -> Placement:
 
 
 def cpu_seats(
-    open_nodes: Bools, load: Ints, shape: Shape, hosts: Hosts | None = None, saved: Floats | None = None
+    open_nodes: Bools,
+    load: Ints,
+    shape: Shape,
+    hosts: Hosts | None = None,
+    saved: Floats | None = None,
+    against: Floats | None = None,
 ) -> Seats | None:
     """Nodes for a gang without devices: those with the fewest members, again and again; None if no node is open.
 
-    Of nodes with equally many, those first whose cache saves most.
+    Of nodes with equally many, those first whose cache saves most. What `against` speaks against comes last, however
+    few members it has: where starts fail there are always few.
     A gang that asks for processors or memory gets no more members on a node than it has room for.
     """
     times = np.where(open_nodes, shape.members, 0)
@@ -164,7 +171,7 @@ def cpu_seats(
     if times.sum() < shape.members:
         return None
     keys: list[Ints | Floats] = [candidates, *([] if saved is None else [-saved[candidates]]), load[candidates]]
-    order = candidates[np.lexsort(keys)]
+    order = candidates[np.lexsort(keys if against is None else [*keys, against[candidates]])]
     rounds = [order[times[order] > turn] for turn in range(-(-shape.members // max(1, len(order))))]
     while sum(map(len, rounds)) < shape.members:
         rounds.append(order[times[order] > len(rounds)])

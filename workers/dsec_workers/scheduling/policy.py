@@ -52,6 +52,10 @@ class Policy:
     cache_seconds_per_card: float = 600.0
     """Seconds of fetching saved that outweigh one card which those likely to come can no longer use. It decides only
     between nodes of the domain that is chosen anyway; a very large number makes placement blind to data."""
+    failure_cards: float = 64.0
+    """What one gang's recent failure on a node (a lost member, a start that failed) weighs against placing there, in
+    cards which those likely to come can no longer use; a failure counts half after half an hour. Large, so that such a
+    node is taken last of the domain that is chosen anyway; 0 makes placement blind to failures."""
 
     checkpoint_seconds: float = 10.0
     """Notice to devices free, for a gang that has not been measured."""
@@ -125,7 +129,7 @@ class Policy:
                 raise InvalidRequest(f"policy {self.version}: {name}: {value:g}: write a finite number above 0")
         for name in (
             "checkpoint_seconds", "restart_seconds", "eviction_lambda_seconds", "min_run_seconds",
-            "charge_ahead_seconds", "move_interval_seconds",
+            "charge_ahead_seconds", "move_interval_seconds", "failure_cards",
         ):  # fmt: skip
             value = getattr(self, name)
             if not 0 <= value < float("inf"):

@@ -135,6 +135,8 @@ class Snapshot:
     """Evictions that each team's gangs have suffered within the policy's `eviction_window_seconds`."""
     seen: Mapping[MemberShape, float] = field(default_factory=dict)
     """How often members of each shape have arrived lately (a decayed count), beside those who wait and run."""
+    failures: Mapping[str, float] = field(default_factory=dict)
+    """Node → how many gangs have lately failed there for reasons of the machine, faded to now."""
     demand: Mapping[MemberShape, int] = field(default_factory=dict)
     """Members of each shape that run; kept by `apply`."""
 
@@ -156,6 +158,7 @@ class Snapshot:
         overrides: Mapping[str, Override] | None = None,
         evicted_lately: Mapping[str, int] | None = None,
         seen: Mapping[MemberShape, float] | None = None,
+        failures: Mapping[str, float] | None = None,
     ) -> "Snapshot":
         """The snapshot after these changes; equal in every decision to one built anew.
 
@@ -172,6 +175,7 @@ class Snapshot:
                 "overrides": overrides,
                 "evicted_lately": evicted_lately,
                 "seen": seen,
+                "failures": failures,
             }.items()
             if value is not None
         }
@@ -237,6 +241,7 @@ def build_snapshot(
     overrides: Mapping[str, Override] | None = None,
     evicted_lately: Mapping[str, int] | None = None,
     seen: Mapping[MemberShape, float] | None = None,
+    failures: Mapping[str, float] | None = None,
     pool: str,
     fleet: Fleet | None = None,
 ) -> Snapshot:
@@ -257,6 +262,7 @@ def build_snapshot(
         overrides=dict(overrides or {}),
         evicted_lately=dict(evicted_lately or {}),
         seen=dict(seen or {}),
+        failures=dict(failures or {}),
         **_occupied(fleet, sorted(running, key=lambda gang: gang.run_id)),
     )
 

@@ -81,6 +81,8 @@ class Trial:
         """Gangs whose search for victims ended with its budget."""
         self.fits: dict[object, bool] = {}
         """Answers that hold until the next admission; so do those below."""
+        self.against: Floats | None = self._failures()
+        """Per node, what lately failed there weighs against it, in cards; None: nothing did."""
         self._saved: dict[tuple[tuple[str, float], ...], Floats] = {}
         self._avoided: dict[object, tuple[int, ...]] = {}
         self._bound: dict[object, tuple[int, ...]] = {}
@@ -118,17 +120,31 @@ class Trial:
         return self.hosts_for(self.free, self.avoided(kind, number))
 
     def saved(self, number: int) -> Floats | None:
-        """Per node, what the cache there is worth to gang `number`, in cards."""
+        """Per node, what the cache there is worth to gang `number`, less what speaks against the node, in cards."""
         pairs = self.queue[number].seconds_saved
         if not pairs:
-            return None
+            return self.worth
         saved = self._saved.get(pairs)
         if saved is None:
             saved = self._saved[pairs] = np.zeros(len(self.fleet.nodes))
             for name, seconds in pairs:
                 if name in self.fleet.node_number:
                     saved[self.fleet.node_number[name]] = seconds / self.policy.cache_seconds_per_card
+            if self.against is not None:
+                saved -= self.against
         return saved
+
+    @property
+    def worth(self) -> Floats | None:
+        """Per node, what it is worth to whoever has no data anywhere."""
+        return None if self.against is None else -self.against
+
+    def _failures(self) -> Floats | None:
+        found, numbers = np.zeros(len(self.fleet.nodes)), self.fleet.node_number
+        for name, count in self.snapshot.failures.items():
+            if name in numbers:
+                found[numbers[name]] = count * self.policy.failure_cards
+        return found if found.any() else None
 
     def quota_allows(self, kind: GangClass, devices: int) -> bool:
         """Whether the team, and the person, may use so many more devices for such a gang."""

@@ -13,7 +13,7 @@ import numpy as np
 from dsec_workers.scheduling.bounds import cost_bound
 from dsec_workers.scheduling.consolidation import Home, find_homes
 from dsec_workers.scheduling.domains import Domain, Domains
-from dsec_workers.scheduling.fleet import Bools, Fleet
+from dsec_workers.scheduling.fleet import Bools, Fleet, Floats
 from dsec_workers.scheduling.greedy import Greedy
 from dsec_workers.scheduling.hosts import Hosts
 from dsec_workers.scheduling.menu import Menu, Name
@@ -54,7 +54,8 @@ class Search:
 
     `usable` are the devices the gang may take once they are free, `allowed` the slots of `rights.candidates()`,
     `free_now` the devices that anybody who is moved may go to, `hosts_now` what such a gang finds beside them,
-    `tenants` those who use what the gang needs beside its devices (None where that does not count).
+    `worth` what each node is worth to it, `tenants` those who use what the gang needs beside its devices (None where
+    that does not count).
     """
 
     def __init__(
@@ -68,12 +69,14 @@ class Search:
         allowed: Bools,
         free_now: Bools,
         hosts_now: Callable[[], Hosts],
+        worth: Floats | None,
         budget: int,
         exact: int,
         tenants: Tenants | None = None,
     ) -> None:
         self.fleet, self.view, self.shape, self.rights = fleet, view, shape, rights
-        self.budget, self.exact, self.free_now, self.hosts_now = Budget(budget), exact, free_now, hosts_now
+        self.budget, self.exact = Budget(budget), exact
+        self.free_now, self.hosts_now, self.worth = free_now, hosts_now, worth
         self.roster, snapshot = rights.roster, rights.roster.snapshot
         self.takeable: Bools = usable & ~view.free & (snapshot.holder >= 0) & (snapshot.next_holder < 0)
         if len(allowed):
@@ -271,7 +274,7 @@ class Search:
         if hosts is not None:  # what the gang will use is counted once all have left
             hosts.take(self.rights.claim.request, seats.nodes)
             room = room.least(hosts)
-        return find_homes(self.fleet, free, room, movers)
+        return find_homes(self.fleet, free, room, movers, self.worth)
 
     def _trimmed(self, numbers: tuple[int, ...]) -> tuple[int, ...]:
         """The choice without anybody who is not needed, the dearest left out first."""
