@@ -9,6 +9,7 @@ import pytest
 
 from tests.fixtures.second_try import ASKED, MOST
 
+pytestmark = pytest.mark.slow  # each starts three processes
 ROOT = Path(__file__).resolve().parent.parent.parent
 PASSES_LATER = """
 from pathlib import Path
@@ -29,8 +30,8 @@ def _session(folder: Path, tests: dict[str, str], *, asked: bool = True) -> "sub
         path.write_text(text)
     (folder / "pytest.ini").write_text("[pytest]\naddopts = -p no:cacheprovider --import-mode=importlib\n")
     env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "DSEC_"))}
-    env |= {"PYTHONPATH": str(ROOT), **({ASKED: "1"} if asked else {})}
-    command = [sys.executable, "-m", "pytest", "-p", "tests.fixtures.second_try", "-n", "2", "tests"]
+    env |= {"PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", **({ASKED: "1"} if asked else {})}
+    command = [sys.executable, "-m", "pytest", "-p", "xdist", "-p", "tests.fixtures.second_try", "-n", "2", "tests"]
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
 
 
