@@ -9,10 +9,8 @@ import numpy as np
 import pytest
 
 from dsec_blocks.model.devices import Device, Health, Node
-from dsec_blocks.model.errors import InvalidRequest
 from dsec_blocks.model.requests import Topology
 from dsec_workers.scheduling import Policy
-from dsec_workers.scheduling.slices import H100_80GB, Card, choose, place, remove
 from tests.workers.scheduling.world import GIB, admitted, cluster, decide, node, running, texts, waiting, why
 
 RACKS = [node(f"{r}{i}", 4, domain=f"{r}{i}", rack=r) for r in ("ra", "rb", "rc") for i in range(3)]
@@ -144,27 +142,6 @@ def test_t49_of_a_gangs_failed_nodes_only_the_first_is_replaced_and_an_empty_rep
     assert result.admits == () and list(why(result)) == ["back"]
 
 
-def test_t52_a_slice_freed_at_the_wrong_offset_leaves_memory_free_but_no_profile_possible():
-    card = Card(H100_80GB)
-    for profile in ("1g.10gb", "1g.10gb"):
-        offset = choose(card, profile)
-        assert offset is not None
-        card = place(card, profile, offset)
-    assert choose(card, "4g.40gb") == 0  # both small ones lie in the half that a 4g cannot use
-    card = place(card, "4g.40gb", 0)
-    profile, start = card.slices[1]
-    assert choose(remove(card, profile, start), "1g.10gb") == start
-    with pytest.raises(InvalidRequest, match=r"no slice 1g\.10gb at memory unit 0"):
-        remove(card, "1g.10gb", 0)
-
-
-def test_t53_slices_are_counted_twice_or_more_than_the_card_has():
-    card = Card(H100_80GB)
-    for _ in range(7):
-        card = place(card, "1g.10gb", choose(card, "1g.10gb"))
-    assert choose(card, "1g.10gb") is None and card.compute_left == 0
-
-
 def sliced(name, *profiles, frozen=False):
     """A node with one card that is cut into `profiles`, and a whole one."""
     card = Device(uuid=f"{name}/0", node=name, index=0, model="H100", memory_bytes=80 * GIB,
@@ -176,6 +153,28 @@ def sliced(name, *profiles, frozen=False):
     ]  # fmt: skip
     whole = Device(uuid=f"{name}/1", node=name, index=1, model="H100", memory_bytes=80 * GIB)
     return Node(name=name, devices=(card, whole, *parts))
+
+
+def test_t52_a_slice_freed_at_the_wrong_offset_leaves_memory_free_but_no_profile_possible():
+    """Nobody cuts a card anew: what a gang leaves is the slice that it had, whole, and the next of its profile has it."""
+    machine = sliced("n", "1g.10gb", "4g.40gb", "1g.10gb")
+    full = []
+    for i, share in enumerate(("1g.10gb", "4g.40gb", "1g.10gb")):
+        gang = running(f"r{i}", "n/0", share=share)
+        (member,) = gang.placement.members
+        place = replace(gang.placement, members=(replace(member, devices=(f"n/0.{i}",)),))
+        full.append(replace(gang, placement=place))
+    for gone, share in enumerate(("1g.10gb", "4g.40gb", "1g.10gb")):
+        snapshot = cluster([machine], [gang for gang in full if gang is not full[gone]])
+        (admit,) = decide(snapshot, waiting("next", "1", share=share)).admits
+        assert admit.placement.devices == (f"n/0.{gone}",)
+
+
+def test_t53_slices_are_counted_twice_or_more_than_the_card_has():
+    snapshot = cluster([sliced("n", *["1g.10gb"] * 3)])
+    result = decide(snapshot, *[waiting(f"s{i}", "1", share="1g.10gb", waited=9 - i) for i in range(4)])
+    taken = [uuid for admit in result.admits for uuid in admit.placement.devices]
+    assert sorted(taken) == ["n/0.0", "n/0.1", "n/0.2"] and list(why(result)) == ["s3"]
 
 
 def test_t53_a_card_that_is_cut_is_given_away_as_a_whole_too():
