@@ -45,6 +45,21 @@ def test_a_frozen_card_of_the_plugin_is_one_place_less() -> None:
     assert len(node_model(node(gpus=3), foreign={}).devices) == 3
 
 
+@pytest.mark.parametrize("said", ["80GB", "", "unknown", "-1"])
+def test_a_node_whose_labels_say_no_number_has_cards_of_unknown_memory_and_hinders_no_plan(said: str) -> None:
+    labels = {"nvidia.com/gpu.memory": said, "nvidia.com/mig-1g.10gb.memory": said}
+    odd = node(gpus=1, labels=labels)
+    odd["status"]["allocatable"]["nvidia.com/mig-1g.10gb"] = "1"
+    whole, piece = node_model(odd, foreign={}).devices
+    assert (whole.memory_bytes, piece.memory_bytes) == (0, 10 * 2**30)
+
+
+def test_a_thousand_parts_of_cards_are_counted_as_the_api_server_writes_them() -> None:
+    many = node()
+    many["status"]["allocatable"] = {"nvidia.com/gpu.shared": "1k"}
+    assert len(node_model(many, foreign={}).devices) == 1000
+
+
 def test_topology_runs_from_the_widest_level_down_and_leaves_out_what_is_not_labelled() -> None:
     labels = {"topology.kubernetes.io/zone": "z1", "dsec.io/rack": "r7"}
     assert node_model(node(labels=labels), foreign={}).topology == ("z1", "r7")

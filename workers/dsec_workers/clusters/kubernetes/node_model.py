@@ -49,7 +49,7 @@ def node_model(
         gpu = gpu_resource(resource)
         if gpu is None:
             continue
-        places = [place(name, resource, index) for index in range(int(Decimal(str(amount))))]
+        places = [place(name, resource, index) for index in range(int(quantity(amount)))]
         closed = _closed(places, held, int(foreign.get(resource, Decimal(0))))
         unit = unit_of(gpu, labels, offered=len(places))
         domain = next((labels[key] for key in gpu.vendor.domain_labels if labels.get(key)), name)

@@ -157,8 +157,8 @@ def unit_of(gpu: GpuResource, labels: Mapping[str, str], *, offered: int) -> Uni
     """
     card = memory_bytes(labels, gpu.vendor)
     if gpu.share is Share.SLICE:
-        said = labels.get(f"{gpu.resource}.memory")
-        return _slice(gpu.profile or "", int(quantity(said)) * MIB if said else 0)
+        said = labels.get(f"{gpu.resource}.memory", "")
+        return _slice(gpu.profile or "", _bytes(said, unit=MIB))
     if gpu.share is Share.WHOLE and (cut := _MIG_PRODUCT.search(_said(labels, gpu.vendor.product_labels))):
         return _slice(cut[1], card)  # every card of the node is cut alike, and the labels describe one slice
     replicas = _replicas(gpu, labels, offered)
@@ -191,8 +191,16 @@ def product(labels: Mapping[str, str], vendor: Vendor) -> str:
 
 
 def memory_bytes(labels: Mapping[str, str], vendor: Vendor) -> int:
-    """One card's memory by its vendor's labels; 0 when they do not say."""
+    """One card's memory by its vendor's labels; 0 when they do not say, or what they say is no number."""
     for key, unit in vendor.memory_labels:
         if labels.get(key):
-            return int(quantity(labels[key]) * unit)
+            return _bytes(labels[key], unit=unit)
     return 0
+
+
+def _bytes(text: str, *, unit: int) -> int:
+    """What a label says, 0 for no number: one node that was labelled by hand is no reason to plan for none of them."""
+    try:
+        return max(0, int(quantity(text) * unit))
+    except InvalidRequest:
+        return 0
