@@ -156,7 +156,7 @@ def sliced(name, *profiles, frozen=False):
 
 
 def test_t52_a_slice_freed_at_the_wrong_offset_leaves_memory_free_but_no_profile_possible():
-    """Nobody cuts a card anew: what a gang leaves is the slice that it had, whole, and the next of its profile has it."""
+    """Nobody cuts a card anew: what a gang leaves is the slice that it had, and the next of its profile has it."""
     machine = sliced("n", "1g.10gb", "4g.40gb", "1g.10gb")
     full = []
     for i, share in enumerate(("1g.10gb", "4g.40gb", "1g.10gb")):
