@@ -126,7 +126,7 @@ class Fetch:
                 if landing is not None:
                     length = range_bytes(
                         left_bytes=landing.left_bytes,
-                        connections=landing.active + 1,
+                        connections=max(landing.active + 1, self._sharing()),
                         latency_seconds=self._origin.latency_seconds(),
                     )
                     part = landing.take(length)
@@ -135,6 +135,11 @@ class Fetch:
                         return landing, part
                 self._news.wait(_POLL_SECONDS)
         return None
+
+    def _sharing(self) -> int:
+        """How many connections will share an object once each has taken its first range."""
+        needy = sum(1 for landing in self.landings if landing.left_bytes)
+        return -(-self.connections // max(1, needy))
 
     def _neediest(self) -> Landing | None:
         needy = [landing for landing in self.landings if landing.left_bytes]

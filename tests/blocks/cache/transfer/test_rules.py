@@ -14,7 +14,7 @@ from dsec_blocks.cache.errors import InvalidCacheSetting
 from dsec_blocks.cache.transfer.gaps import Gaps
 from dsec_blocks.cache.transfer.hashing import ContentHash
 from dsec_blocks.cache.transfer.pace import Pace
-from dsec_blocks.cache.transfer.settings import TransferSettings
+from dsec_blocks.cache.transfer.settings import MIB, TransferSettings
 from dsec_blocks.cache.transfer.sizing import connections_for, piece_bytes, range_bytes
 
 SPANS = st.tuples(st.integers(0, 500), st.integers(0, 500))
@@ -62,6 +62,30 @@ def test_ranges_cover_an_object_and_get_shorter_towards_its_end(size: int, conne
         lengths.append(length)
         left -= length
     assert lengths == sorted(lengths, reverse=True) or not left
+
+
+def seconds_of(size: int, *, connections: int, latency: float, rate: float) -> float:
+    """How long an object takes whose every connection brings `rate` bytes a second after `latency` seconds."""
+    left, free_at = size, [0.0] * connections
+    while left:
+        free_at.sort()
+        length = range_bytes(left_bytes=left, connections=connections, latency_seconds=latency)
+        free_at[0] += latency + length / rate
+        left -= length
+    return max(free_at)
+
+
+@pytest.mark.parametrize("latency", [0.0, 0.005, 0.02])
+def test_connections_end_together(latency: float) -> None:
+    """The last ranges were as long as those before, and most connections waited for them with nothing to do."""
+    size, connections, rate = 512 * MIB, 32, 48e6
+    took = seconds_of(size, connections=connections, latency=latency, rate=rate)
+    assert size / connections / rate / took >= 0.75
+
+
+def test_no_range_is_long_before_anybody_knows_how_many_will_share_the_object() -> None:
+    """The first of 32 connections took an eighth of a file: it was at it for four times as long as all others."""
+    assert range_bytes(left_bytes=512 * MIB, connections=4, latency_seconds=None) == 8 * MIB
 
 
 @given(st.integers(0, 500), st.lists(SPANS, max_size=8), st.integers(1, 60))
