@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from prefect import flow
@@ -67,3 +68,49 @@ def open_ended(store: str, notes: str, name: str) -> None:
     """Trains until somebody makes the file `stop-NAME`."""
     Path(notes).mkdir(exist_ok=True)
     current_gang().run(until_told, store, notes, name)
+
+
+def resized(steps: int, store: str, notes: str) -> int:
+    """Stays at step 3 of its first attempt until it is told to leave, and leaves when it may."""
+    folder, attempt = Path(notes), int(os.environ["DSEC_ATTEMPT"])
+    checkpoint = run.checkpoints(store, every=1000, replicated=True)
+    state = checkpoint.restore({"sum": 0})
+
+    @run.on_evict
+    def snapshot(step: int) -> None:
+        (folder / "leaves").touch()
+        wait(lambda: (folder / "may leave").exists())
+        checkpoint.save(step, state)
+
+    for step in run.steps(steps):
+        state["sum"] += 1
+        agree(0)  # the collective that a data-parallel step has
+        with (folder / f"rank-{run.rank}").open("a") as file:
+            file.write(f"{attempt} {step} {state['sum']} {run.world_size}\n")
+        if step == 1:
+            checkpoint.save(step + 1, state)
+        if step == 3 and attempt == 1:
+            wait(lambda: run.notice is not None)
+    checkpoint.save(steps, state)
+    return int(state["sum"])
+
+
+def wait(condition: Callable[[], bool]) -> None:
+    """Until it holds, for no longer than a test has patience."""
+    until = time.monotonic() + 240
+    while not condition() and time.monotonic() < until:
+        time.sleep(0.02)
+
+
+@flow
+def elastic(steps: int, store: str, notes: str) -> None:
+    Path(notes).mkdir(exist_ok=True)
+    current_gang().run(resized, steps, store, notes)
+
+
+@flow
+def holds(notes: str, name: str) -> None:
+    """Has its cards until somebody makes the file `stop-NAME`."""
+    Path(notes).mkdir(exist_ok=True)
+    while not Path(notes, f"stop-{name}").exists():
+        time.sleep(0.1)

@@ -1,5 +1,6 @@
 """The whole way: a worker, Prefect, a real control plane, and gangs that train in pods, give way and resume."""
 
+import json
 import os
 import signal
 from collections import Counter
@@ -8,8 +9,10 @@ from typing import Any
 
 import pytest
 
-from dsec_blocks.model.gangs import GangState
+from dsec_blocks.model.gangs import CARDS, GangState
 from dsec_workers.clusters.kubernetes.api import Api
+from dsec_workers.lifecycle.reports import REPORT_KEY
+from tests.deployments.test_command import dsec
 from tests.integration.site import Site
 from tests.workers.clusters.kubernetes.conftest import OpenSite
 from tests.workers.clusters.kubernetes.test_cluster import until_nothing_is_left
@@ -84,6 +87,15 @@ async def test_a_gang_in_pods_gives_way_by_checkpoint_and_ends_with_the_same_los
     site.wait("the last words of all ranks", lambda: said_on_its_page(site, low) == Counter(told), seconds=60)
     gang = site.wait_gang(low, GangState.ENDED)
     assert (gang.evictions, gang.infrastructure_restarts) == (1, 0)
+    used = {line.split()[3] for rank in range(4) for line in (notes / f"rank-{rank}").read_text().splitlines()}
+    had = gang.launch[CARDS]
+    assert sorted(had) == [f"{namespace}-a", f"{namespace}-b"]
+    assert {card for cards in had.values() for card in cards} <= used
+    told = dsec("explain", low, "--json", "--pool", site.pool, home=site.home, DSEC_LEDGER_URL=site.ledger_url,
+                PREFECT_API_URL=site.api_url)  # fmt: skip
+    assert json.loads(told.stdout)["gang"]["cards"] == had, told.stderr
+    (report,) = site.wait("its report", lambda: site.artifacts(REPORT_KEY, flow_run_id={"any_": [low]}), seconds=60)
+    assert f"| {namespace}-a | {', '.join(had[f'{namespace}-a'])} |" in report["data"]
     assert site.ledger.holders(site.pool) == [] and site.ledger.check(site.pool) == []
     await until_nothing_is_left(kubernetes_api, namespace)
 

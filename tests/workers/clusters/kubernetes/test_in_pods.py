@@ -64,6 +64,8 @@ async def test_a_gang_of_two_pods_uses_the_cards_that_the_kubelets_chose(
     assert sorted(said) == [0, 1, 2, 3]
     cards = [said[rank]["CUDA_VISIBLE_DEVICES"] for rank in range(4)]
     assert len(set(cards)) == 4 and all(card.startswith("GPU-") for card in cards)
+    started = await told.until(order.key, Started)
+    assert started.cards == {two_nodes[0]: tuple(cards[:2]), two_nodes[1]: tuple(cards[2:])}, "and tells which they are"
     assert "DSEC_CHANNEL_KEY" not in said[0] and "DSEC_ORDER" not in said[0]
     await leaves_nothing(told, kubernetes_api, namespace, order)
 
