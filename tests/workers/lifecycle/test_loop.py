@@ -62,6 +62,16 @@ async def test_what_was_written_without_a_word_is_planned_after_a_minute_and_sai
     assert loop.term.gangs["b"].evictions == 7
 
 
+async def test_what_a_gang_holds_is_accounted_for_from_the_first_look_at_it(
+    loop: Loop, ledger: Ledger, fence: Fence, clock: ManualClock
+) -> None:
+    await loop.carry()  # nothing is held, so nothing was accounted for
+    running(ledger, fence, "run", "n1/0", "n1/1")
+    clock.advance(1.0)
+    await loop.carry()
+    assert ledger.usage(POOL) == {"default": pytest.approx(2.0)}
+
+
 async def test_a_drain_with_eviction_broke_off_when_the_ledger_was_away_for_a_moment(
     loop: Loop, ledger: Ledger, fence: Fence, monkeypatch: pytest.MonkeyPatch
 ) -> None:

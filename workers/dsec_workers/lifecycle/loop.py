@@ -121,7 +121,7 @@ class Loop:
                     term.errands.start(gang.run_id, "ending", endings.settle, term, gang)
                 case _:
                     pass
-        if self._due("accrue", ACCRUE_SECONDS):
+        if view.holdings and self._due("accrue", ACCRUE_SECONDS):
             half_life = self.planning.policy.usage_half_life_seconds
             await term.write(term.ledger.accrue, now, half_life_seconds=half_life)
         if self.planning.refreshed and self._due("prune", PRUNE_SECONDS):
