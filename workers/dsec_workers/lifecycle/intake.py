@@ -13,6 +13,7 @@ from uuid import UUID
 
 import anyio
 import httpx
+from prefect.exceptions import ObjectNotFound
 
 from dsec_blocks.model.errors import InvalidRequest
 from dsec_blocks.model.gangs import Gang, GangState
@@ -36,6 +37,10 @@ AT_ONCE_SECONDS = 0.5
 USER_TAG = "user:"
 INERT = GangRequest(nodes=MAX_NODES, devices_per_node=MAX_DEVICES_PER_NODE, preemptible=False)
 """Stored for an invalid request: should anybody plan it, it fits nowhere."""
+
+
+class NotThere(InvalidRequest):
+    """Job variables refer to a block that does not exist, or may not be read."""
 
 
 @dataclass(kw_only=True)
@@ -65,6 +70,8 @@ class Intake:
     """As the last poll saw them."""
     mentioned: set[str] = field(default_factory=set)
     """Runs that an event named."""
+    unresolved: set[str] = field(default_factory=set)
+    """Waiting runs whose job variables refer to what is not there, by the last look."""
 
     async def poll(self, term: Term) -> None:
         """Read what became due and enter it; page through everything when a sweep is due."""
@@ -137,7 +144,13 @@ class Intake:
             configuration: GangJobConfiguration = await GangJobConfiguration.from_template_and_values(
                 base_job_template=dict(self.form.template) or default_template(), values=values, client=self.client
             )
-        except (httpx.TransportError, httpx.HTTPStatusError) as error:
+        except ObjectNotFound as error:
+            raise NotThere(str(error)) from error
+        except httpx.HTTPStatusError as error:
+            if error.response.status_code < 500 and error.response.status_code not in (408, 429):
+                raise NotThere(f"what its job variables refer to cannot be read: {error}") from error
+            raise ApiUnavailable(f"job variables of {run.name}: {error}") from error
+        except httpx.TransportError as error:
             raise ApiUnavailable(f"job variables of {run.name}: {error}") from error
         return configuration
 
@@ -174,6 +187,7 @@ class Intake:
         """The run is no longer waiting or running here; if it is Scheduled again, it is news."""
         self.entered.discard(run_id)
         self.said.pop(run_id, None)
+        self.unresolved.discard(run_id)
 
     async def _enqueue(self, term: Term, gangs: dict[str, Gang]) -> None:
         if not gangs:
@@ -205,8 +219,13 @@ class Intake:
             request = parse_request(configuration.request_variables)
             if code is None and request.priority > teams[run.queue].highest_priority:
                 raise InvalidRequest(above_highest_priority(request, teams[run.queue]).text)
-        except (InvalidRequest, ValueError, TypeError) as error:
-            code, text, request = ReasonCode.INVALID_REQUEST, str(error).splitlines()[0], INERT
+            self.unresolved.discard(run.id)
+        except ApiUnavailable:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with one run must not keep the pool's others out
+            code, text, request = ReasonCode.INVALID_REQUEST, _one_line(error), INERT
+            if isinstance(error, NotThere):
+                self.unresolved.add(run.id)
         if code is not None and text is not None:
             term.refused[run.id] = Reason(code=code, text=text)
         else:
@@ -232,6 +251,8 @@ class Intake:
         swept_at = term.clock.monotonic()
         waiting = (run for run_id, run in list(term.runs.items()) if run_id in self.entered)
         await self.deployments.read_again(term, waiting)
+        for run_id in self.unresolved:
+            self.said.pop(run_id, None)  # what it refers to may have been made since
         seen: set[str] = set()
         unfinished = dict.fromkeys(self.form.queues, 0)
         while unfinished:
@@ -308,6 +329,11 @@ def created_by(run: Run) -> str:
 
 def _unknown_team(queue: str, teams: Mapping[str, Team]) -> str:
     return f"unknown team {queue}; teams are {', '.join(sorted(teams))}; `dsec team add {queue}`"
+
+
+def _one_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
 
 
 async def _caught(asked: Awaitable[_T]) -> _T | ApiUnavailable:
