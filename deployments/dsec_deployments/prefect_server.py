@@ -1,14 +1,13 @@
 """The Prefect server that `dsec up` starts when none is configured: SQLite, in the home, on this machine only."""
 
 import socket
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from dsec_blocks.model.clock import Clock
 from dsec_blocks.model.errors import DsecError, ServerUnreachable
-from dsec_deployments import background
+from dsec_deployments import background, prefect_command
 from dsec_deployments.background import Background
 from dsec_deployments.prefect_api import PrefectApi
 
@@ -56,7 +55,7 @@ def start(home: Path, *, port: int, clock: Clock, progress: Callable[[str], None
             "or point PREFECT_API_URL to the Prefect server you mean"
         )
     (home / "prefect").mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "prefect", "server", "start", "--host", HOST, "--port", str(port)]
+    command = prefect_command.command("server", "start", "--host", HOST, "--port", str(port))
     log = home / "logs" / "prefect-server.log"
     server = background.start(home, "prefect-server", command, environment=environment(home, port=port), log=log)
     api = PrefectApi(local_url(port))

@@ -1,11 +1,11 @@
 """`dsec worker`: one worker in the foreground, which is what the systemd unit runs."""
 
 import os
-import sys
 from typing import Annotated
 
 import typer
 
+from dsec_deployments import prefect_command
 from dsec_deployments.cli.options import Pool
 
 
@@ -43,5 +43,5 @@ def worker(
 
 def worker_command(pool: str, *, name: str | None = None) -> list[str]:
     """The program that is a worker: Prefect's own command, with our worker type."""
-    command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", pool, "--type", "dsec-gang"]
-    return [*command, "--name", name] if name else command
+    named = ["--name", name] if name else []
+    return prefect_command.command("worker", "start", "--pool", pool, "--type", "dsec-gang", *named)
