@@ -1,4 +1,4 @@
-"""Prefect's command as DSec starts servers and workers with it: the same command, and the collector kept off imports."""
+"""Prefect's command as DSec starts servers and workers with it: the same one, the collector kept off imports."""
 
 import subprocess
 import sys
@@ -16,7 +16,7 @@ prefect_command.main()
 
 
 @pytest.mark.parametrize("arguments", [("--version",), ("worker", "start", "--help"), ("server", "start", "--help")])
-def test_it_is_prefects_own_command_and_the_collector_leaves_alone_what_imports_made(
+def test_it_is_prefects_own_command_and_the_collector_leaves_its_imports_alone(
     arguments: tuple[str, ...],
 ) -> None:
     own = [sys.executable, "-c", PROGRAM, *arguments]
