@@ -26,7 +26,8 @@ from dsec_blocks.model.errors import LedgerError
 
 _POLL_SECONDS = 0.2
 _CLAIM_BYTES = 256 * MIB
-"""A node takes no more objects at once than this, so that others find some too."""
+_CLAIM_OBJECTS = 128
+"""A node takes no more objects at once than these, so that others find some too."""
 _LOOKUPS = 16
 Bring = Callable[[Sequence[RemoteObject], Origin], list[Fetched]]
 
@@ -95,7 +96,7 @@ class Sharing:
         size = 0
         rows = watch.look(left)
         for key, item in left.items():
-            if fences and size + item.size_bytes > _CLAIM_BYTES:
+            if fences and (size + item.size_bytes > _CLAIM_BYTES or len(fences) == _CLAIM_OBJECTS):
                 break
             if watch.is_free(key, rows) and (fence := watch.take(key, rows)) is not None:
                 fences.append(fence)

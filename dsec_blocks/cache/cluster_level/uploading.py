@@ -7,7 +7,7 @@ that ends waits for its uploads; one that is killed leaves its leases to be take
 
 import os
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -23,17 +23,25 @@ if TYPE_CHECKING:
     from dsec_blocks.cache.cluster_level.level import ClusterLevel
 
 
+MOST_OPEN = 256
+"""Files that wait to be uploaded."""
+
+
 class Behind:
     """The uploads of one process to one level, one after the other."""
 
     def __init__(self, level: "ClusterLevel") -> None:
         self._level = level
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="dsec-upload")
-        self._pending: set[Future[None]] = set()
+        self._pending: dict[Future[None], int] = {}
         self._is_tidy = False
 
     def upload(self, own: Own, brought: Mapping[str, Fetched], *, until: ExitStack) -> None:
-        """Begin to upload what lies there now; `until` is closed when that is over, and with it the leases end."""
+        """Begin to upload what lies there now; `until` is closed when that is over, and with it the leases end.
+
+        Waits while earlier uploads hold as many files open as there may be.
+        """
+        self._wait_for_room(len(brought))
         open_files: dict[str, int] = {}
         try:
             for key, one in brought.items():
@@ -42,12 +50,18 @@ class Behind:
         except BaseException:
             _close(open_files, until)
             raise
-        self._pending.add(job)
-        job.add_done_callback(self._pending.discard)
+        self._pending[job] = len(open_files)
+        job.add_done_callback(lambda job: self._pending.pop(job, None))
 
     def settle(self) -> None:
         """Wait until everything that was begun is over."""
         wait(list(self._pending))
+
+    def _wait_for_room(self, count: int) -> None:
+        while (begun := {job: files for job, files in list(self._pending.items()) if not job.done()}) and (
+            sum(begun.values()) + count > MOST_OPEN
+        ):
+            wait(begun, return_when=FIRST_COMPLETED)
 
     def _upload_all(
         self, own: Own, brought: Mapping[str, Fetched], open_files: Mapping[str, int], until: ExitStack

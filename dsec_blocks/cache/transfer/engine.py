@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import NamedTuple
 
 from dsec_blocks.cache.errors import OriginUnreachable, TransferCancelled
 from dsec_blocks.cache.origins.objects import Origin, RemoteObject
@@ -26,6 +27,17 @@ from dsec_blocks.cache.transfer.sizing import JOURNAL_BYTES, connections_for, pi
 _POLL_SECONDS = 0.1
 _PARTING_SECONDS = 1.0
 _STREAM_TRIES = 5
+MOST_OPEN = 128
+"""Objects that are staged at once: a bundle of ten thousand files must not need ten thousand open ones."""
+
+
+class Landed(NamedTuple):
+    """One object that is complete and durable in the staging directory."""
+
+    path: Path
+    digest: str
+    fetched_bytes: int
+    verified: str
 
 
 class Fetch:
@@ -42,7 +54,7 @@ class Fetch:
         progress: Callable[[int], None],
         cancelled: Callable[[], bool],
     ) -> None:
-        self.landings: list[Landing] = []
+        self.landed: dict[str, Landed] = {}
         self.connections = 0
         self._origin = origin
         self._settings = settings
@@ -53,23 +65,24 @@ class Fetch:
         self._stop = threading.Event()
         self._failure: BaseException | None = None
         self._to_hash: deque[Landing] = deque()
+        self._open: dict[int, Landing] = {}
+        self._waiting = deque(sorted(items, key=lambda item: -item.size_bytes))
+        self._staging = staging
+        self._journal = journal
         self._threads: list[threading.Thread] = []
         self._pace = Pace(settings.bandwidth_bytes_per_second, now=time.monotonic, wait=self._stop.wait)
         hashers = min(4, os.cpu_count() or 1)
         self._piece = piece_bytes(settings, buffers=settings.max_connections + hashers)
+        self._hashers = min(hashers, len(items))
         try:
-            for item in sorted(items, key=lambda item: -item.size_bytes):
-                self.landings.append(Landing(item, staging=staging, journal=journal, changed=self._wake))
+            self._open_more()
         except BaseException:
             self._close()
             raise
-        self._open = {id(landing) for landing in self.landings if landing.digest is None}
-        self._hashers = min(hashers, len(self._open))
 
     def run(self) -> None:
         """Bring everything. Raises the first error that no retry can mend, or `TransferCancelled`."""
         try:
-            self._to_hash.extend(landing for landing in self.landings if landing.digest is None)
             for _ in range(self._hashers):
                 self._start(self._hash)
             self._connect()
@@ -85,12 +98,32 @@ class Fetch:
         finally:
             self._close()
 
+    def _open_more(self) -> None:
+        """Stage what comes next, the largest first: as many objects at once as there may be open files.
+
+        Raises `LocalDiskError`. Whoever calls it holds the lock, or is alone.
+        """
+        while self._waiting and len(self._open) < MOST_OPEN:
+            item = self._waiting.popleft()
+            landing = Landing(item, staging=self._staging, journal=self._journal, changed=self._wake)
+            if landing.digest is None:
+                self._open[id(landing)] = landing
+                self._to_hash.append(landing)
+            else:  # the journal has all of it
+                self._has_landed(landing)
+
+    def _has_landed(self, landing: Landing) -> None:
+        assert landing.digest is not None
+        self._open.pop(id(landing), None)
+        self.landed[landing.item.path] = Landed(landing.path, landing.digest, landing.fetched_bytes, landing.verified)
+
     def _connect(self) -> None:
         """As many connections as the latency asks for, once that is known."""
-        left = sum(landing.left_bytes for landing in self.landings)
-        useful = sum(1 for landing in self.landings if landing.left_bytes) + left // (4 * MIB)
-        wanted = min(connections_for(self._origin.latency_seconds(), self._settings), useful)
         with self._news:
+            sizes = [landing.left_bytes for landing in self._open.values() if landing.left_bytes]
+            sizes += [item.size_bytes for item in self._waiting]
+            useful = len(sizes) + sum(sizes) // (4 * MIB)
+            wanted = min(connections_for(self._origin.latency_seconds(), self._settings), useful)
             while self.connections < wanted and not self._stop.is_set():
                 self.connections += 1
                 self._start(self._bring)
@@ -138,11 +171,11 @@ class Fetch:
 
     def _sharing(self) -> int:
         """How many connections will share an object once each has taken its first range."""
-        needy = sum(1 for landing in self.landings if landing.left_bytes)
+        needy = sum(1 for landing in self._open.values() if landing.left_bytes)
         return -(-self.connections // max(1, needy))
 
     def _neediest(self) -> Landing | None:
-        needy = [landing for landing in self.landings if landing.left_bytes]
+        needy = [landing for landing in self._open.values() if landing.left_bytes]
         return max(needy, key=lambda landing: landing.left_bytes / (landing.active + 1), default=None)
 
     def _bring_range(self, landing: Landing, part: Range, buffer: memoryview) -> None:
@@ -210,7 +243,9 @@ class Fetch:
             except Superseded:
                 continue
             with self._news:
-                self._open -= {id(landing)} if landing.digest is not None else set()
+                if landing.digest is not None and id(landing) in self._open:
+                    self._has_landed(landing)
+                    self._open_more()
                 self._news.notify_all()
 
     def _claim(self, landing: Landing) -> bool:
@@ -248,5 +283,5 @@ class Fetch:
         give_up = time.monotonic() + _PARTING_SECONDS
         for thread in self._threads:
             thread.join(max(0.0, give_up - time.monotonic()))
-        for landing in self.landings:
+        for landing in list(self._open.values()):
             landing.close()

@@ -88,15 +88,14 @@ def fetch(
         work.run()
     finally:
         journal.close()
-    landed = {landing.item.path: landing for landing in work.landings}
     return [
         Fetched(
             item=item,
-            path=landed[item.path].path,
-            digest=landed[item.path].digest or "",
+            path=work.landed[item.path].path,
+            digest=work.landed[item.path].digest,
             size_bytes=item.size_bytes,
-            fetched_bytes=landed[item.path].fetched_bytes,
-            verified=landed[item.path].verified,
+            fetched_bytes=work.landed[item.path].fetched_bytes,
+            verified=work.landed[item.path].verified,
         )
         for item in items
     ]
