@@ -43,8 +43,9 @@ async def heard(term: Term, run: Run) -> None:
     """A run that is not Scheduled, named by an event or found by a look: ends, cancellations and pauses are news."""
     if run.state.type == "CANCELLING" or run.state.terminal:
         start(term, run)
-    elif run.state.type == "PAUSED" and not run.state.suspended:
-        await _say_what_a_pause_costs(term, run)
+    elif run.state.type == "PAUSED" and not run.state.suspended and term.pauses_told.get(run.id) != run.state.id:
+        # A log that cannot be written must not keep the ends of other runs from being found.
+        term.errands.start(f"log:{run.id}", "log", _say_what_a_pause_costs, term, run)
 
 
 async def observe(term: Term, run_id: str, run: Run | None) -> None:
@@ -141,16 +142,10 @@ def _children(term: Term, run_id: str) -> list[Gang]:
 
 
 async def _say_what_a_pause_costs(term: Term, run: Run) -> None:
-    if term.pauses_told.get(run.id) == run.state.id:
-        return
     gang = await term.read(term.ledger.gang, run.id)
     if gang is None or gang.state not in HOLDING_STATES or gang.request.devices == 0:
         return
-    term.pauses_told[run.id] = run.state.id
     message = f"Paused: this run keeps its {gang.request.describe()} meanwhile; suspend it to let them go."
     line = {"name": "dsec.worker", "level": WARNING, "message": message, "flow_run_id": run.id}
-    try:
-        await term.api.logs([{**line, "timestamp": iso(term.clock.now())}])
-    except BaseException:
-        del term.pauses_told[run.id]  # it was not told: the next look does
-        raise
+    await term.api.logs([{**line, "timestamp": iso(term.clock.now())}])
+    term.pauses_told[run.id] = run.state.id  # until then every look tries again
