@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from dsec_blocks.ledger import Fence, Ledger
 from tests.fixtures.clock import ManualClock
-from tests.fixtures.ledgers import migrated
+from tests.fixtures.ledgers import migrated, opened
 
 POOL = "pool"
 
@@ -29,7 +29,7 @@ def ledger_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 def ledger(ledger_url: str, clock: ManualClock) -> Iterator[Ledger]:
-    ledger = Ledger.open(ledger_url, clock=clock)
+    ledger = opened(ledger_url, clock=clock)
     yield ledger
     ledger.close()
 
