@@ -18,7 +18,8 @@ from dsec_blocks.gateways import files
 from dsec_blocks.gateways.objects import ObjectStoreError, status_of
 from dsec_blocks.model.clock import Clock
 
-MARK = "silent-store.json"
+MARK = ".silent-store.json"
+"""Begins with a dot: a directory may get it before it is a cache, and a sweep takes it away when it is a day old."""
 PATIENCE_SECONDS = 10.0
 """How long a start asks a store that answered so far: as long as one takes that is started again."""
 SILENT_SECONDS = 60.0

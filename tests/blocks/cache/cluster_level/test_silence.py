@@ -211,11 +211,14 @@ def test_a_process_that_ends_waits_once_for_a_store_that_died_before_the_uploads
     assert all(row.ended for row in level.fills.fills().values()), "nobody waits for this node"
 
 
-def test_a_cache_remembers_it_in_its_directory(address: Store, origin: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_cache_remembers_it_in_its_directory(is_there: bool, address: Store, origin: Path, tmp_path: Path) -> None:
     cluster = ClusterAddress(
         url="s3://c", ledger_url=None, endpoint_url=address[1], access_key_id="key", secret_access_key="secret"
     )
     settings = CacheSettings(directory=tmp_path / "new")
+    if is_there:  # a folder that somebody made for it: it must not be taken for one with other things in it
+        settings.directory.mkdir()
     with open_cache(settings, cluster=cluster).acquire(str(origin)) as bundle:
         assert (bundle.path / "a.bin").read_bytes() == FILES["a.bin"]
     assert (tmp_path / "new" / MARK).is_file()
