@@ -1,14 +1,17 @@
 """The command as a user meets it: quick, with one clear line for every mistake."""
 
+import io
 import json
 import os
 import socket
 import subprocess
 import sys
+from contextlib import redirect_stdout
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from typer.main import get_command
 
 from dsec_deployments.cli import app
 from tests.fixtures.ports import free_port
@@ -73,9 +76,15 @@ def dsec(*words: str, home: Path, seconds: float = 100, **environment: str) -> "
 
 def help_of(command: str) -> str:
     """What `dsec COMMAND --help` prints, asked in this process: starting one takes a quarter of a second of CPU."""
-    answer = CliRunner().invoke(app, [*command.split(), "--help"], env={"COLUMNS": "160"}, catch_exceptions=False)
-    assert answer.exit_code == 0, answer.output
-    return answer.stdout
+    printed = io.StringIO()
+    with pytest.MonkeyPatch.context() as patched, redirect_stdout(printed), pytest.raises(SystemExit) as ended:
+        patched.setenv("COLUMNS", "160")
+        _tree().main([*command.split(), "--help"], prog_name="dsec")
+    assert ended.value.code == 0
+    return printed.getvalue()
+
+
+_tree = cache(partial(get_command, app))
 
 
 def one_line(done: "subprocess.CompletedProcess[str]") -> str:
@@ -170,6 +179,7 @@ def test_debug_shows_where_an_error_came_from(tmp_path: Path) -> None:
     assert "Traceback" in done.stderr
 
 
+@pytest.mark.slow
 def test_an_empty_pool_has_empty_listings(tmp_path: Path) -> None:
     for command in ("queue", "pool"):
         done = dsec(command, "--json", home=tmp_path)
@@ -179,6 +189,7 @@ def test_an_empty_pool_has_empty_listings(tmp_path: Path) -> None:
     assert [team["team"] for team in teams] == ["default"]
 
 
+@pytest.mark.slow
 def test_the_ledger_checks_and_copies_itself(tmp_path: Path) -> None:
     assert dsec("ledger", "check", home=tmp_path).stdout.strip() == "the ledger keeps every rule"
     assert dsec("ledger", "backup", "copy.db", home=tmp_path).returncode == 0

@@ -16,6 +16,7 @@ prefect_command.main()
 
 
 @pytest.mark.parametrize("arguments", [("--version",), ("worker", "start", "--help"), ("server", "start", "--help")])
+@pytest.mark.slow
 def test_it_is_prefects_own_command_and_the_collector_leaves_its_imports_alone(
     arguments: tuple[str, ...],
 ) -> None:

@@ -173,6 +173,7 @@ def test_a_migration_that_fails_leaves_nothing_behind(ledger_url: str, clock: Ma
     ledger.close()
 
 
+@pytest.mark.slow
 def test_many_processes_may_open_a_new_ledger_at_once(ledger_url: str) -> None:
     program = (
         "import sys; from dsec_blocks.ledger import Ledger; from dsec_blocks.gateways.clock import SystemClock\n"

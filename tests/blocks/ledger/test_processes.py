@@ -91,6 +91,7 @@ def _race(url: str, pool: str, seed: int, gate: Any, results: Any) -> None:
     results.put((won, lost))
 
 
+@pytest.mark.slow
 def test_t40_two_processes_that_race_for_the_same_devices_never_share_one(ledger: Ledger, ledger_url: str) -> None:
     spawn = multiprocessing.get_context("spawn")
     gate, results = spawn.Barrier(2), spawn.Queue()

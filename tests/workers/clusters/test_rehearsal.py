@@ -4,6 +4,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 PROGRAM = """
 import json, threading
 from dsec_workers.clusters.local import rehearsal, warmth
@@ -18,6 +20,7 @@ print(json.dumps([threading.active_count(), built]))
 """
 
 
+@pytest.mark.slow
 def test_a_rehearsal_goes_through_and_leaves_one_thread() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

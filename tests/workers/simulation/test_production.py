@@ -64,6 +64,7 @@ def _crowd() -> Trace:
 
 
 @pytest.mark.parametrize("sharing", [False, True])
+@pytest.mark.slow
 def test_a_replay_is_the_same_whether_the_planner_remembers_or_not(
     monkeypatch: pytest.MonkeyPatch, sharing: bool
 ) -> None:
