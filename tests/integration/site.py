@@ -21,6 +21,7 @@ from dsec_blocks.model.gangs import Gang, GangState
 from dsec_blocks.model.teams import Team
 from dsec_workers.form import default_template
 from tests.fixtures.forking import Forked, Zygote
+from tests.fixtures.ledgers import migrated
 from tests.fixtures.prefect import PrefectServer
 
 FLOWS = Path(__file__).parent
@@ -66,7 +67,7 @@ class Site:
 
     def __post_init__(self) -> None:
         self.api_url = self.api_url or self.server.api_url
-        self.ledger_url = self.ledger_url or f"sqlite:///{self.home / 'ledger.db'}"
+        self.ledger_url = self.ledger_url or migrated(self.home / "ledger.db")
         self.http = PatientClient(base_url=self.server.api_url, timeout=30)
         body = {"name": self.pool, "type": "dsec-gang", "base_job_template": default_template()}
         self.http.post("work_pools/", json=body).raise_for_status()
