@@ -28,7 +28,7 @@ MOST_NODES = 5
 def print_data(known: Sequence[Mapping[str, Any]]) -> None:
     """What nodes hold of a run's inputs, and what that weighs in its placement, a line each."""
     if not known:
-        console.print("data: none of it was known to be on a node that it could use or has")
+        console.print("data: none of it is known to lie on a node; it is fetched from when a place is reserved")
     for row in known[:MOST_NODES]:
         console.print(f"data: {row['text']}", markup=False)
     if len(known) > MOST_NODES:
