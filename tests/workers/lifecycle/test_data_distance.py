@@ -116,6 +116,13 @@ def test_it_is_said_in_words() -> None:
     ]
 
 
+def test_of_a_bundle_that_nobody_has_had_whole_it_is_not_said_how_large_it_is() -> None:
+    """It was "1.4 of 1.4 GiB"; its other files were on no node."""
+    part = CachedBundle(address=f"{LLAMA} (include *.bin)", digest="d", bytes_total=3 << 30, bytes_resident=3 << 30)
+    [found] = distance(("n1", [part], 100), ("n2", [], 100)).of([LLAMA])
+    assert found.describe() == "3 GiB of it on n1, saves 32 s there"
+
+
 def test_what_the_chosen_nodes_have_is_kept_with_the_decision() -> None:
     data = distance(("n1", [holds(LLAMA, 4000, 4000)], 100), ("n2", [], 100))
     assert data.on([LLAMA], ["n2", "n1"]) == [

@@ -27,15 +27,20 @@ class DataOnNode:
     node: str
     bytes_resident: int
     bytes_total: int
+    """0: not known, because nobody has had more than some of its files."""
     seconds_saved: float
     """Against a typical node that has none; below zero on a slow node."""
 
     def describe(self) -> str:
         """In a few words: "3.1 of 4 GiB on node-2, saves 41 s there"."""
         worth = "saves" if self.seconds_saved >= 0 else "costs"
-        held = f"{format_memory(self.bytes_resident)} of {format_memory(self.bytes_total)}"
-        if held.split()[1] == held.split()[-1]:
-            held = f"{held.split()[0]} of {format_memory(self.bytes_total)}"
+        held, total = format_memory(self.bytes_resident), format_memory(self.bytes_total)
+        if not self.bytes_total:
+            held = f"{held} of it"
+        elif held.split()[1] == total.split()[1]:
+            held = f"{held.split()[0]} of {total}"
+        else:
+            held = f"{held} of {total}"
         return f"{held} on {self.node}, {worth} {format_duration(abs(self.seconds_saved))} there"
 
 
@@ -57,8 +62,10 @@ class DataDistance:
         measured = [each.bandwidth_bytes_per_s for each in self.believed.values() if each.bandwidth_bytes_per_s]
         self.typical_bytes_per_s = median_low(measured) if measured else ASSUMED_BANDWIDTH_BYTES_PER_S
         self._held: dict[str, dict[str, CachedBundle]] = {}
+        self._sized: set[str] = set()
         for name, inventory in self.believed.items():
             for bundle in inventory.bundles:
+                self._sized.add(bundle.address)
                 for address in {bundle.address, whole_of(bundle.address)}:
                     on = self._held.setdefault(address, {})
                     on[name] = _most(bundle, on.get(name))
@@ -81,12 +88,13 @@ class DataDistance:
         asked = tuple(inputs)
         if asked not in self._known:
             addresses = sorted({spelling_of(uri) for uri in asked})
-            found = self._compare([self._held[address] for address in addresses if address in self._held])
+            known = [address for address in addresses if address in self._held]
+            found = self._compare([self._held[address] for address in known], is_sized=self._sized.issuperset(known))
             pairs = sorted((each.node, each.seconds_saved) for each in found if each.seconds_saved)
             self._known[asked] = (tuple(found), NodeSeconds(pairs))
         return self._known[asked]
 
-    def _compare(self, held: Sequence[Mapping[str, CachedBundle]]) -> list[DataOnNode]:
+    def _compare(self, held: Sequence[Mapping[str, CachedBundle]], *, is_sized: bool) -> list[DataOnNode]:
         sizes = [max(bundle.bytes_total for bundle in on.values()) for on in held]
         total = sum(sizes)
         found = []
@@ -98,7 +106,9 @@ class DataDistance:
             # Whole seconds: less would only make nodes differ that are as good as equal.
             saved = float(round(total / self.typical_bytes_per_s - (total - resident) / bandwidth))
             if resident or saved:
-                each = DataOnNode(node=name, bytes_resident=resident, bytes_total=total, seconds_saved=saved)
+                each = DataOnNode(
+                    node=name, bytes_resident=resident, bytes_total=total if is_sized else 0, seconds_saved=saved
+                )
                 found.append(each)
         return sorted(found, key=lambda each: (-each.seconds_saved, -each.bytes_resident, each.node))
 
