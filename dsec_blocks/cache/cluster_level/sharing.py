@@ -160,6 +160,7 @@ class Sharing:
 def lookup(records: Records, keys: Iterable[str | None]) -> dict[str, Record | None]:
     """The records of `keys`, asked for side by side. A key that is None has none."""
     wanted = list(keys)
+    _ = records.bucket.client  # made here once: threads that find none each make one, which takes longer than asking
     with ThreadPoolExecutor(max(1, min(_LOOKUPS, len(wanted)))) as pool:
         found = pool.map(lambda key: records.read(key) if key else None, wanted)
         return {key or "": record for key, record in zip(wanted, found, strict=True)}
