@@ -94,8 +94,11 @@ class S3Origin:
             if now < until:
                 return url
         bucket, key, version_id = located(item.uri)
+        store = Bucket(bucket, self._credentials)
         try:
-            url = signed_url(Bucket(bucket, self._credentials), key, seconds=SIGNED_SECONDS, version_id=version_id)
+            with self._lock:
+                _ = store.client  # made once: connections that begin together would each make one
+            url = signed_url(store, key, seconds=SIGNED_SECONDS, version_id=version_id)
         except (NoCredentialsError, PartialCredentialsError) as error:
             raise OriginRefused(f"{item.uri}: there are no S3 credentials here ({error})") from error
         with self._lock:

@@ -191,3 +191,13 @@ def test_a_child_forked_after_the_client_was_used_fetches_by_itself(
     assert len(set(store.ports)) >= 2 and parents.isdisjoint(store.ports), "a store's client and ranges of its own"
     (again,) = fetch(items, origin=origin, staging=tmp_path / "again", settings=QUICK)
     assert again.size_bytes == len(store.objects["m/w.bin"]), "the parent's connections are its own still"
+
+
+def test_connections_that_begin_together_make_one_client(store: ScriptedS3, tmp_path: Path) -> None:
+    """A fetch from the cluster's store begins without a listing: each connection made a client of its own."""
+    for number in range(16):
+        store.objects[f"m/{number}.bin"] = os.urandom(1000)
+    items = opened(store).list(URI)
+    objects._client.cache_clear()
+    fetch(items, origin=opened(store), staging=tmp_path, settings=QUICK)
+    assert objects._client.cache_info().misses == 1
