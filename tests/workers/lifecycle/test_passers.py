@@ -90,7 +90,7 @@ async def test_when_the_head_is_cancelled_a_recall_that_was_not_answered_is_take
     term: Any = SimpleNamespace(
         pool=POOL, ledger=ledger, read=read, write=write, api=SimpleNamespace(cancelled=cancelled),
         cluster=SimpleNamespace(withdraw=withdraw), forget=lambda _: None, leaving_soon=set(), leave_by={},
-        notices={GangKey("passer", attempt): object()},
+        notices={GangKey("passer", attempt): object()}, astray=set(),
     )  # fmt: skip
     await cancellations.observe(term, "head", run(state("CANCELLING")))
     known = ledger.gang("passer")

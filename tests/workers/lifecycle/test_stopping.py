@@ -8,10 +8,11 @@ import pytest
 
 from dsec_blocks.ledger import Fence, Ledger
 from dsec_blocks.model.errors import ClusterError
+from dsec_blocks.model.gangs import GangState
 from dsec_workers.clusters.protocol import GangKey
 from dsec_workers.lifecycle import cancellations
 from dsec_workers.lifecycle.term import Term
-from tests.blocks.ledger.gangs import running
+from tests.blocks.ledger.gangs import POOL, known, running, waiting
 from tests.fixtures.clock import ManualClock
 from tests.workers.lifecycle.records import run, state
 
@@ -51,3 +52,31 @@ async def test_a_cancelled_run_ran_on_for_ever_after_its_cluster_failed_to_stop_
     assert asked.stopped == [asked.key]
     await asked.look(kind)  # once it has been asked, the cluster sees to it
     assert asked.stopped == [asked.key]
+
+
+async def test_a_passer_left_for_a_head_that_was_cancelled_after_taking_its_notice_back_had_failed_once(
+    ledger: Ledger, fence: Fence, clock: ManualClock
+) -> None:
+    passer = running(ledger, fence, "passer", "n1/0")
+    ledger.enqueue(fence, [waiting("run")])
+    ledger.evict(fence, ["passer"], why="recalled", for_run="run")
+    answers: list[bool | ClusterError] = [ClusterError("it does not answer"), True]
+
+    async def withdraw(_: GangKey) -> bool:
+        answer = answers.pop(0)
+        if isinstance(answer, ClusterError):
+            raise answer
+        return answer
+
+    key = GangKey("passer", passer.attempt)
+    term: Any = SimpleNamespace(
+        pool=POOL, ledger=ledger, fence=fence, clock=clock, cluster=SimpleNamespace(withdraw=withdraw), astray=set(),
+        notices={key: None}, leave_by={}, leaving_soon=set(), forget=lambda _: None,
+    )  # fmt: skip
+    term.read, term.write = partial(Term.read, term), partial(Term.write, term)
+    with pytest.raises(ClusterError):
+        await cancellations.observe(term, "run", run(state("CANCELLED")))
+    assert term.astray == {"run"}  # out of every plan, and looked at again
+    await cancellations.observe(term, "run", run(state("CANCELLED")))
+    assert known(ledger, "passer").state is GangState.RUNNING
+    assert known(ledger, "run").state is GangState.ENDED and not term.astray

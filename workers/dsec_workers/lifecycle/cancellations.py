@@ -106,12 +106,17 @@ async def _mend(term: Term, run_id: str, run: Run | None, gang: Gang | None) -> 
 
 
 async def _forget(term: Term, run_id: str) -> None:
-    """It waits here no more; passers that were told to leave for it stay, where that can still be taken back."""
-    await term.write(term.ledger.forget_waiting, [run_id])
-    term.forget(run_id)
+    """It waits here no more; passers that were told to leave for it stay, where that can still be taken back.
+
+    Taken back first: nobody would ask a second time for a gang that has ended. Until then it is in no plan.
+    """
+    term.astray.add(run_id)
     for eviction in await term.read(term.ledger.evictions, term.pool):
         if eviction.for_run == run_id:
             await claims.withdraw(term, eviction.run_id)
+    await term.write(term.ledger.forget_waiting, [run_id])
+    term.forget(run_id)
+    term.astray.discard(run_id)
 
 
 async def _stop(term: Term, gang: Gang, run: Run | None) -> None:
