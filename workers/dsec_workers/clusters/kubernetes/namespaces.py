@@ -27,6 +27,8 @@ from dsec_workers.clusters.protocol import GangKey, LaunchOrder
 
 _log = logging.getLogger(__name__)
 KINDS = ("resourcequotas", "limitranges")
+AGAIN_SECONDS = 30.0
+"""After this long a namespace whose rules could not be read is asked for them again."""
 _ANYWHERE = "any"
 """The node of a member that is not placed yet."""
 _MOST_REMEMBERED = 10_000
@@ -54,9 +56,11 @@ class Namespaces:
         for kind, mirror in zip(KINDS, mirrors, strict=True):
             try:
                 await mirror.start()
-            except Forbidden as error:
+            except BaseException as error:
                 await asyncio.gather(*(each.stop() for each in mirrors))
-                raise ClusterError(missing_permission(error, f"list,watch {kind}", namespace)) from error
+                if isinstance(error, Forbidden):
+                    raise ClusterError(missing_permission(error, f"list,watch {kind}", namespace)) from error
+                raise
         self._mirrors[namespace] = mirrors
 
     @property
@@ -181,10 +185,16 @@ class Namespaces:
             self._opening[namespace] = asyncio.create_task(self._try(namespace), name=f"rules of {namespace}")
 
     async def _try(self, namespace: str) -> None:
-        try:
-            await self.follow(namespace)
-        except ClusterError as error:
-            _log.warning("the quotas of namespace %s are not looked at before admission: %s", namespace, error)
+        told = ""
+        while True:
+            try:
+                await self.follow(namespace)
+                return
+            except ClusterError as error:
+                if str(error) != told:
+                    told = str(error)
+                    _log.warning("the quotas of namespace %s are not looked at before admission: %s", namespace, error)
+            await asyncio.sleep(AGAIN_SECONDS)
 
 
 def _ranges_version(rules: Rules | None) -> tuple[str, ...]:
