@@ -24,6 +24,8 @@ from dsec_workers.clusters.protocol import ClusterEvent, Preparing, Started
 
 _log = logging.getLogger(__name__)
 TICK_SECONDS = 1.0
+CALM_SECONDS = 30.0
+"""How long a gang that runs is left alone: thousands of them, looked at each second, would take half a processor."""
 PARTIAL_SECONDS = 15.0
 """After its grace, a gang of which some members have ended is not left to itself any longer than this."""
 REPEAT_SECONDS = 5.0
@@ -80,7 +82,7 @@ class Following:
                 except Exception:  # noqa: BLE001 - nobody else follows this gang: its devices would never be free
                     _log.exception("attempt %d of run %s: tried again", view.key.attempt, view.key.run_id)
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(TICK_SECONDS):
+                    async with asyncio.timeout(CALM_SECONDS if view.is_calm else TICK_SECONDS):
                         await view.changed.wait()
             await self._hear_the_rest(listening)
         finally:
@@ -128,7 +130,7 @@ class Following:
     async def _listen(self) -> None:
         """Hear what the supervisor tells, from where it was heard last, until it says that the gang is gone."""
         view = self.view
-        while not view.is_over:
+        while self.settings.has_outposts:
             try:
                 address = await self.address()
                 if address is not None and await self._hear(address):

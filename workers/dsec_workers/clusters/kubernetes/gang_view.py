@@ -47,6 +47,8 @@ class GangView:
     """Records that were not passed on yet."""
     is_over: bool = False
     changed: asyncio.Event = field(default_factory=asyncio.Event)
+    _fates: dict[int, tuple[Object, Fate]] = field(default_factory=dict)
+    """By member, what follows from its pod as that was seen last."""
 
     @property
     def placement(self) -> Placement:
@@ -57,6 +59,13 @@ class GangView:
     def is_started(self) -> bool:
         """Whether user code was let through the barrier."""
         return any(record["type"] == "started" for record in self.records)
+
+    @property
+    def is_calm(self) -> bool:
+        """Whether it runs whole and nobody wants it to leave: then only its pods and its supervisor bring news."""
+        if self.is_stopped or self.failure is not None or len(self.pods) < self.count or not self.is_started:
+            return False
+        return all(fate.is_running and not fate.is_leaving for fate in self.fates().values())
 
     @property
     def last_seq(self) -> int:
@@ -77,7 +86,12 @@ class GangView:
     def fate(self, member: int) -> Fate | None:
         """What is known of a member's pod; None when none was ever seen."""
         pod = self.pods.get(member) or self.lost.get(member)
-        return None if pod is None else fate_of(pod)
+        if pod is None:
+            return None
+        known = self._fates.get(member)
+        if known is None or known[0] is not pod:
+            known = self._fates[member] = (pod, fate_of(pod))
+        return known[1]
 
     def fates(self) -> dict[int, Fate]:
         """Of all members whose pods were seen."""
@@ -115,14 +129,11 @@ class GangView:
     def settled(self, *, is_fenced: Callable[[str], bool]) -> bool:
         """Whether no container of the gang can be running any more."""
         for index in range(self.count):
-            if index in self.pods:
-                if not fate_of(self.pods[index]).is_over:
+            fate = self.fate(index)
+            if fate is None:
+                if not self.are_jobs_deleted:
                     return False
-            elif index in self.lost:
-                fate = fate_of(self.lost[index])
-                if not fate.is_over and not is_fenced(fate.node):
-                    return False
-            elif not self.are_jobs_deleted:
+            elif not fate.is_over and (index in self.pods or not is_fenced(fate.node)):
                 return False
         return True
 
