@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from dsec_workers.scheduling.consolidation import COMING
 from dsec_workers.scheduling.policy import Policy
 from dsec_workers.scheduling.snapshot import QueuedGang, RunningGang, Snapshot
 
@@ -32,6 +33,12 @@ def beginning(snapshot: Snapshot, queue: Sequence[QueuedGang], *, zero: float) -
         snapshot=snapshot.apply(updated=running, shadows=shadows, withheld=withheld),
         waiting={gang.run_id: _moved(gang, _WAITING, zero) for gang in queue},
     )
+
+
+def on_their_way(snapshot: Snapshot) -> dict[str, RunningGang]:
+    """Run id of each gang that leaves to go on at once → its attempt to come."""
+    found = {gang.run_id.removesuffix(COMING): gang for gang in snapshot.gangs() if gang.run_id.endswith(COMING)}
+    return {run_id: gang for run_id, gang in found.items() if run_id in snapshot.slots}
 
 
 def to_leave(snapshot: Snapshot, policy: Policy, now: float) -> list[str]:

@@ -40,6 +40,8 @@ class Trace:
     """Those of them that have been told to leave."""
     promised: frozenset[str] = frozenset()
     """Those of them that begin once the leaving have gone whose devices they have."""
+    coming: Mapping[str, Placement] = field(default_factory=dict)
+    """Of the leaving, where they go on at once: by what the pool's own scheduler decided before."""
     beginning: Beginning | None = None
     """What the pool knew then; only its own scheduler can make use of it."""
     begins_at: float = 0.0

@@ -18,11 +18,13 @@ from dsec_blocks.model.requests import Kind
 from dsec_blocks.model.teams import Team
 from dsec_workers.lifecycle.records import seen
 from dsec_workers.scheduling import Plan, Policy, QueuedGang, RunningGang, Snapshot, build_snapshot, plan
+from dsec_workers.scheduling.consolidation import COMING, to_come
+from dsec_workers.scheduling.decisions import Move
 from dsec_workers.scheduling.memory import Memory
 from dsec_workers.scheduling.recalls import due_times
 from dsec_workers.scheduling.shapes import MemberShape
 from dsec_workers.scheduling.time_sharing import attained
-from dsec_workers.simulation.beginning import Beginning, askings_after, to_leave
+from dsec_workers.simulation.beginning import Beginning, askings_after, on_their_way, to_leave
 from dsec_workers.simulation.jobs import Waiting
 from dsec_workers.simulation.overheads import Overheads
 from dsec_workers.simulation.schedulers import Leave, Start
@@ -30,7 +32,7 @@ from dsec_workers.simulation.site import Seats, Site
 
 
 class Production:
-    """See the module. Raises `InvalidRequest` for a policy that moves or resizes running gangs."""
+    """See the module. Raises `InvalidRequest` for a policy that resizes running gangs: no trace says who is elastic."""
 
     def __init__(
         self,
@@ -42,10 +44,9 @@ class Production:
         name: str = "dsec",
         beginning: Beginning | None = None,
     ) -> None:
-        if policy.consolidation or policy.resizing:
+        if policy.resizing:
             raise InvalidRequest(
-                f"policy {policy.version}: a replay neither moves nor resizes running gangs; "
-                "set consolidation and resizing to false for it"
+                f"policy {policy.version}: a replay does not resize running gangs; set resizing to false for it"
             )
         self.name, self.policy, self.overheads = name, policy, overheads
         self.time_shares = policy.time_sharing
@@ -67,6 +68,10 @@ class Production:
         self._attained: dict[str, float] = {}
         """Device-seconds by earlier attempts, as the ledger keeps them for time sharing."""
         self._evicted_for: dict[str, tuple[str, ...]] = {}
+        self._made_way_at: dict[str, float] = {}
+        """When a run last left for another; whoever did counts as moved, as in the worker's input."""
+        self._coming: dict[str, RunningGang] = {}
+        """Of those that are on their way, the attempt to come."""
         self._had_lift: set[str] = set()
         self._evictions: deque[tuple[float, str]] = deque()
         self._dirty = True
@@ -85,6 +90,7 @@ class Production:
 
     def _go_on_from(self, beginning: Beginning) -> None:
         self.snapshot = beginning.snapshot
+        self._coming = on_their_way(self.snapshot)
         self._usage |= beginning.snapshot.usage
         self._seen_before = dict(beginning.snapshot.seen)
         self._known = dict(beginning.waiting)
@@ -103,6 +109,8 @@ class Production:
 
     def arrived(self, job: Waiting, now: float) -> None:
         """In the line; the age of one that was evicted counts from its first arrival."""
+        if self._coming.pop(job.id, None) is not None:  # it failed on its way
+            self._finished.append(job.id + COMING)
         before = job.id in self._attained
         if not before:
             self._fresh[job.team, id(job.request)] += 1
@@ -162,6 +170,14 @@ class Production:
 
     def began(self, id: str, now: float) -> None:
         """A promise is kept: its devices are its own."""
+        if id in self._coming and id in self._finished:  # at this instant it left, to go on
+            coming = self._coming.pop(id)
+            self._finished.remove(id)
+            self._finished.append(id + COMING)
+            self._attempts[id] += 1
+            self._updated[id] = replace(
+                coming, run_id=id, evictions=coming.evictions + 1, attained_seconds=self._attained[id]
+            )
         gang = self._record(id)
         self._charge(now)
         self._held[gang.team] = self._held.get(gang.team, 0) + len(gang.placement.devices)
@@ -181,7 +197,7 @@ class Production:
         self._began.pop(id, None)
         self._finished.append(id)
         if finished:
-            for known in (self._attained, self._evicted_for, self._attempts):
+            for known in (self._attained, self._evicted_for, self._attempts, self._made_way_at):
                 known.pop(id, None)
         self._dirty = True
 
@@ -270,6 +286,8 @@ class Production:
                 del self._fresh[kind]
         for victim in admit.victims:
             self._evicted(victim.run_id, admit.run_id, now)
+        for move in admit.moves:
+            self._moves(move, admit.run_id, now)
         self._updated[gang.run_id] = RunningGang(
             run_id=gang.run_id,
             team=gang.team,
@@ -281,7 +299,8 @@ class Production:
             restart_seconds=gang.restart_seconds,
             has_on_evict=self.overheads.snapshot_on_evict,
             evictions=gang.evictions,
-            promised=bool(admit.victims or admit.waits_for),
+            promised=bool(admit.victims or admit.waits_for or admit.moves),
+            moved_at=self._made_way_at.get(gang.run_id),
             conditional_until=self.plan.conditional.get(gang.run_id),
             attained_seconds=0.0 if gang.run_id in self.plan.lifted else gang.attained_seconds,
         )
@@ -290,11 +309,21 @@ class Production:
             seats=site.seats_of(admit.placement),
             victims=tuple(victim.run_id for victim in admit.victims),
             waits_for=admit.waits_for,
+            moves=tuple((move.run_id, site.seats_of(move.placement)) for move in admit.moves),
         )
+
+    def _moves(self, move: Move, for_run: str, now: float) -> None:
+        """It is told to leave, and the place where it goes on is its own from now on."""
+        leaving = replace(self._record(move.run_id), evicting=True, evicting_for=for_run, moved_at=now)
+        coming = self._coming[move.run_id] = to_come(leaving, move.placement, since=now)
+        self._updated |= {move.run_id: leaving, coming.run_id: coming}
+        self._made_way_at[move.run_id] = now
 
     def _evicted(self, id: str, for_run: str, now: float) -> None:
         record = self._record(id)
         self._updated[id] = replace(record, evicting=True, evicting_for=for_run)
+        if self.policy.consolidation:
+            self._made_way_at[id] = now
         self._evicted_for[id] = tuple(sorted({*self._evicted_for.get(id, ()), for_run}))
         self._evictions.append((now, record.team))
 
@@ -330,6 +359,10 @@ class Production:
             settled = min(gang.started_at + policy.min_run_seconds, began + committed)
             if gang.first_commit_at is None and settled > now:
                 yield settled
+            if policy.consolidation and gang.moved_at is not None:
+                settled_until = gang.moved_at + policy.move_interval_seconds
+                if settled_until > now:
+                    yield settled_until
             if policy.time_sharing:
                 # A level that is not below that of anybody who waits makes no difference.
                 had, levels = attained(gang, now), policy.level_device_seconds

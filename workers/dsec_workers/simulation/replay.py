@@ -68,6 +68,8 @@ class Replay:
         """Seconds of work that are left and safe."""
         self._waiting: dict[str, int] = {}
         self._present: dict[str, _Attempt] = {}
+        self._coming: dict[str, Seats] = {}
+        """Jobs that are moved, and the devices on which they go on: theirs already."""
         self._waiting_devices = 0
         self._events: list[tuple[float, int, str, object]] = []
         self._count = 0
@@ -129,6 +131,15 @@ class Replay:
                 self._begin(present)
             if id in leaving:
                 self._leaves(present)
+        self._adopt_moves()
+
+    def _adopt_moves(self) -> None:
+        """Those on their way have the place where they go on; who was to go on where it is, smaller, lines up."""
+        for id, placement in self.trace.coming.items():
+            seats = self.site.seats_of(placement)
+            if id in self._present and all(mask & ~self.site.free[node] == 0 for node, mask in seats):
+                self.site.take(seats)
+                self._coming[id] = seats
 
     # ---- time -------------------------------------------------------------------------------------------------
 
@@ -166,7 +177,10 @@ class Replay:
             present = self._present.get(id)
             if present is not None and present.attempt == number:
                 self._vacate(present)
-                self._line_up(id)
+                if id in self._coming:
+                    self._go_on(present)
+                else:
+                    self._line_up(id)
         elif what == "down":
             assert isinstance(about, Failure)
             self._fail(about)
@@ -174,7 +188,21 @@ class Replay:
             assert isinstance(about, Failure)
             self.site.up[self.site.number[about.node]] = True
 
+    def _go_on(self, moved: _Attempt) -> None:
+        """It has left, and has its new devices, unless a node of theirs went down meanwhile."""
+        outcome = self.recording.outcomes[moved.id]
+        if not all(self.site.up[node] for node, _ in self._coming[moved.id]):
+            outcome.failures += 1
+            self._line_up(moved.id)
+            return
+        outcome.attempts += 1
+        present = _Attempt(moved.id, outcome.attempts, self._coming.pop(moved.id))
+        self._present[moved.id] = present
+        self._begin(present)
+
     def _line_up(self, id: str) -> None:
+        if id in self._coming:  # a failure came before its move was over
+            self.site.give(self._coming.pop(id))
         job = self.jobs[id]
         self._waiting[id] = job.request.devices
         self._waiting_devices += job.request.devices
@@ -283,10 +311,13 @@ class Replay:
         self._waiting_devices -= self._waiting.pop(start.id)
         outcome = self.recording.outcomes[start.id]
         outcome.attempts += 1
-        before = set(start.victims) | set(start.waits_for)
+        before = set(start.victims) | set(start.waits_for) | {id for id, _ in start.moves}
         present = _Attempt(start.id, outcome.attempts, start.seats, before)
         inherited: dict[int, int] = {}
-        for id in start.victims:
+        for id, seats in start.moves:
+            self.site.take(seats)
+            self._coming[id] = seats
+        for id in (*start.victims, *(id for id, _ in start.moves)):
             self._leave(id)
         for id in before:
             for node, mask in self._present[id].seats:

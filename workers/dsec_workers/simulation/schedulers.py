@@ -23,6 +23,8 @@ class Start:
     seats: Seats
     victims: tuple[str, ...] = ()
     waits_for: tuple[str, ...] = ()
+    moves: tuple[tuple[str, Seats], ...] = ()
+    """Jobs that are told to leave too, each with the free devices on which it goes on at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +52,7 @@ class Scheduler(Protocol):
         """
 
     def began(self, id: str, now: float) -> None:
-        """A job that was decided to start has all its devices."""
+        """A job that was decided to start has all its devices; one that was moved has `left` at this instant."""
 
     def left(self, id: str, now: float, *, finished: bool) -> None:
         """A job holds nothing any more: it is done, or it will `arrive` again."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dsec_workers.scheduling.policy import Policy
 from dsec_workers.scheduling.shadow import expected_runtime
 from dsec_workers.scheduling.snapshot import QueuedGang, RunningGang, Snapshot
-from dsec_workers.simulation.beginning import beginning
+from dsec_workers.simulation.beginning import beginning, on_their_way
 from dsec_workers.simulation.jobs import Job, Trace, arrange
 
 STAY_SECONDS = 7 * 86400.0
@@ -20,7 +20,9 @@ def read(name: str, snapshot: Snapshot, queue: Sequence[QueuedGang], policy: Pol
 
     The pool's own scheduler goes on with all that it knew: shadows, usage, orders, what each gang has had and suffered.
     """
-    present = list(snapshot.gangs())
+    coming = on_their_way(snapshot)
+    attempts_to_come = {gang.run_id for gang in coming.values()}
+    present = [gang for gang in snapshot.gangs() if gang.run_id not in attempts_to_come]
     first = min([now, *(gang.submitted_at for gang in present), *(gang.eligible_at for gang in queue)])
     jobs = [_job(gang, gang.submitted_at - first, gang.started_at, policy, now) for gang in present]
     jobs += [_job(gang, gang.eligible_at - first, now, policy, now) for gang in queue]
@@ -36,6 +38,7 @@ def read(name: str, snapshot: Snapshot, queue: Sequence[QueuedGang], policy: Pol
         placed={gang.run_id: gang.placement for gang in present},
         leaving=frozenset(gang.run_id for gang in present if gang.evicting),
         promised=frozenset(gang.run_id for gang in present if gang.promised),
+        coming={run_id: gang.placement for run_id, gang in coming.items()},
         beginning=beginning(snapshot, queue, zero=first),
         begins_at=now - first,
     )
