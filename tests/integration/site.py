@@ -115,7 +115,8 @@ class Site:
 
     def _fork_worker(self, env: dict[str, str], log: Path) -> Forked:
         assert self.zygote is not None
-        self.zygote.fork_a_fork_server(self.home, env)
+        if env.get("DSEC_CLUSTER") != "kubernetes":  # there a gang's processes are forked in its pods
+            self.zygote.fork_a_fork_server(self.home, env)
         return Forked(self.zygote.fork("worker", env=env, log=log, argument=self.pool))
 
     def _command_worker(self, env: dict[str, str], log: Path) -> "subprocess.Popen[bytes]":

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dsec_blocks.gateways import processes
-from tests.fakes.kubelet import shim
+from tests.fakes.kubelet import forked, shim
 
 KUBELET_LEAVES_SECONDS = 5.0
 
@@ -72,6 +72,8 @@ class Runtime:
         return bool(content)
 
     def _start(self, order: dict[str, Any]) -> None:
+        if forked.can_fork(order["argv"], order["env"]):
+            forked.import_it()
         report, its_report = os.pipe()
         runtime = os.getpid()
         pid = os.fork()

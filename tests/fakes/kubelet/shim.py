@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from dsec_blocks.gateways import processes
+from tests.fakes.kubelet import forked
 
 _PR_SET_PDEATHSIG = 1
 _LOCKED_ELSEWHERE = "device {} is held by another process"
@@ -89,6 +90,9 @@ def _become(order: Mapping[str, Any], failure: int, shim: int) -> NoReturn:
             os.dup2(source, target)
         os.chdir(order["cwd"])
         argv, env = order["argv"], order["env"]
+        if forked.can_fork(argv, env):
+            os.close(failure)
+            forked.become(env)
         os.execvpe(argv[0], argv, env)
     except OSError as error:
         os.write(failure, f"exec {order['argv'][0]!r}: {error.strerror}".encode())

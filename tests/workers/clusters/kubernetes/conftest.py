@@ -28,6 +28,7 @@ from dsec_workers.clusters.kubernetes.node_model import why_closed
 from dsec_workers.clusters.kubernetes.settings import KubernetesSettings
 from dsec_workers.clusters.protocol import ClusterEvent, GangKey, LaunchOrder, Progressed
 from tests.fakes.kubelet.process_nodes import ProcessNodes
+from tests.fixtures.forking import Zygote
 from tests.fixtures.prefect import PrefectServer
 from tests.integration.site import Site
 
@@ -182,7 +183,12 @@ OpenSite = Callable[..., Site]
 
 @pytest.fixture
 def open_site(
-    prefect_server: PrefectServer, kubernetes: ControlPlane, process_nodes: ProcessNodes, namespace: str, tmp_path: Path
+    prefect_server: PrefectServer,
+    zygote: Zygote | None,
+    kubernetes: ControlPlane,
+    process_nodes: ProcessNodes,
+    namespace: str,
+    tmp_path: Path,
 ) -> Iterator[OpenSite]:
     """Open a pool on `nodes` process nodes (NAMESPACE-a, -b …) with so many cards each; no worker is started."""
     opened: list[Site] = []
@@ -197,7 +203,7 @@ def open_site(
             "DSEC_NAMESPACE": namespace,
             "DSEC_NODE_SELECTOR": f"kubernetes.io/hostname in ({','.join(names)})",
         }
-        opened.append(Site(server=prefect_server, home=tmp_path, environment=environment))
+        opened.append(Site(server=prefect_server, home=tmp_path, environment=environment, zygote=zygote))
         return opened[-1]
 
     yield open_one
