@@ -187,6 +187,8 @@ class Fetch:
             pieces = self._origin.read(landing.item, start=position, length=part.end - position, buffer=buffer)
             with closing(pieces):  # type: ignore[type-var]
                 for piece in pieces:
+                    # Before it lands: a fetch would otherwise end before the last piece of each connection was due.
+                    self._pace.spend(len(piece))
                     if self._stop.is_set():
                         raise Superseded
                     can_hash = landing.land(piece, position, restarts=restarts)
@@ -222,7 +224,6 @@ class Fetch:
             ) from error
 
     def _arrived(self, count: int) -> None:
-        self._pace.spend(count)
         with self._told:
             self._progress(count)
         if self.connections < connections_for(self._origin.latency_seconds(), self._settings):

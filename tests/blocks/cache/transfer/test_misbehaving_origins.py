@@ -286,12 +286,14 @@ def test_a_cancelled_fetch_stops_soon_and_the_next_goes_on(
     assert got.fetched_bytes < len(content)
 
 
+@pytest.mark.parametrize("connections", [None, 16])
 def test_a_bandwidth_cap_is_kept(
-    origin_server: MisbehavingOrigin, web: WebOrigin, content: bytes, tmp_path: Path
+    connections: int | None, origin_server: MisbehavingOrigin, web: WebOrigin, content: bytes, tmp_path: Path
 ) -> None:
     items = listed(origin_server, web)
+    capped = TransferSettings(connections=connections, bandwidth_bytes_per_second=24 * MIB)
     started = time.monotonic()
-    fetch(items, origin=web, staging=tmp_path, settings=TransferSettings(bandwidth_bytes_per_second=24 * MIB))
+    fetch(items, origin=web, staging=tmp_path, settings=capped)
     assert time.monotonic() - started > 0.9
 
 
