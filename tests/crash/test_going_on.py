@@ -37,8 +37,8 @@ def running(world: World, run_id: str) -> Gang:
 @pytest.mark.parametrize(
     "strike",
     [
-        Strike(point="ledger.admit", mode="kill_after", visit=3),
-        Strike(point="ledger.leave", mode="kill_before", visit=1),
+        Strike(point="ledger.admit", mode="kill_after", visit=4),
+        Strike(point="ledger.leave", mode="kill_before", visit=2),
         Strike(point="prefect.requeue.write", mode="kill_after"),
         Strike(point="ledger.requeue", mode="kill_after"),
     ],
@@ -59,6 +59,7 @@ def test_a_moved_run_gets_to_its_place_whenever_the_worker_dies(
     world.wait("the mover to commit", lambda: (g := world.gang(mover)) and g.last_commit_at)
     world.set_state(beside, "CANCELLING")
     world.wait("its room to be free", lambda: (g := world.gang(beside)) and g.state is GangState.ENDED)
+    assert not world.was_struck, "it is the move that is to be struck"
 
     big = world.train("big", steps=5, nodes=1, devices_per_node=2)
     gone_on = world.wait("the mover to go on", lambda: (g := world.gang(mover)) and g.attempt == 2 and g, 90.0)
