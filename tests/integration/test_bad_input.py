@@ -47,3 +47,13 @@ def test_a_priority_above_the_teams_highest_is_refused_in_the_same_words_everywh
     refused = dsec("deploy", target, "--team", "low", "-s", "priority=50", home=site.home, **at)
     assert refused.returncode == 2
     assert ABOVE in one_line(refused)
+
+
+def test_a_run_whose_block_was_deleted_kept_every_other_run_of_the_pool_out_for_ever(site: Site) -> None:
+    site.start_worker()
+    name = f"token-{site.pool}"
+    odd = site.submit("hello", devices_per_node=1, env={"TOKEN": f"{{{{ prefect.blocks.secret.{name} }}}}"})
+    message = site.wait_state(odd, "AwaitingGPUs")[2]
+    assert message.startswith(f"Block not found: '{name}' of type 'secret'"), message
+    other = site.submit("hello", devices_per_node=1)
+    site.wait_state(other, "COMPLETED")
