@@ -38,11 +38,14 @@ def test_a_story_of_another_file_has_the_same_end(site: Site, story: Callable[..
 
 
 def test_everything_also_works_on_postgresql(
-    prefect_server_postgres: PrefectServer, postgres_url: str, tmp_path_factory: pytest.TempPathFactory
+    prefect_server_postgres: PrefectServer,
+    zygote: Zygote | None,
+    postgres_url: str,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     home = tmp_path_factory.mktemp("postgres-site")
     with client_settings(prefect_server_postgres):
-        site = Site(server=prefect_server_postgres, home=home, ledger_url=postgres_url)
+        site = Site(server=prefect_server_postgres, home=home, ledger_url=postgres_url, zygote=zygote)
         try:
             notes = home / "notes"
             site.start_worker()

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from dsec_blocks.model.gangs import GangState
+from tests.fixtures.forking import Zygote
 from tests.fixtures.prefect import PrefectServer
 from tests.integration.outage import proxied
 from tests.integration.site import Site
@@ -21,10 +22,12 @@ pytestmark = pytest.mark.slow
         pytest.param(900, marks=[pytest.mark.long, pytest.mark.timeout(1500)]),
     ],
 )
-def test_an_outage_loses_nothing_16977(prefect_server: PrefectServer, tmp_path: Path, seconds: float) -> None:
+def test_an_outage_loses_nothing_16977(
+    prefect_server: PrefectServer, zygote: Zygote | None, tmp_path: Path, seconds: float
+) -> None:
     """Issue 16977: one API 500 kills the worker and all its runs. Runs end, are evicted and are made meanwhile."""
     with proxied(prefect_server.port) as proxy:
-        site = Site(server=prefect_server, home=tmp_path, api_url=proxy.api_url, gpus=4, nodes=1)
+        site = Site(server=prefect_server, home=tmp_path, api_url=proxy.api_url, gpus=4, nodes=1, zygote=zygote)
         try:
             worker = site.start_worker()
             at = {name: str(tmp_path / name) for name in ("through", "ends", "evicted", "dies")}
@@ -63,11 +66,11 @@ def test_an_outage_loses_nothing_16977(prefect_server: PrefectServer, tmp_path: 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("drain", ["", "evict"])
 def test_a_worker_drains_while_the_api_is_away_and_nothing_is_lost(
-    prefect_server: PrefectServer, tmp_path: Path, drain: str
+    prefect_server: PrefectServer, zygote: Zygote | None, tmp_path: Path, drain: str
 ) -> None:
     """What Prefect has to be told waits in the ledger for the next worker."""
     with proxied(prefect_server.port) as proxy:
-        site = Site(server=prefect_server, home=tmp_path, api_url=proxy.api_url, gpus=4, nodes=1)
+        site = Site(server=prefect_server, home=tmp_path, api_url=proxy.api_url, gpus=4, nodes=1, zygote=zygote)
         try:
             notes = tmp_path / "notes"
             worker = site.start_worker(DSEC_DRAIN=drain)
