@@ -181,7 +181,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.parse_args()
     figures, rows = measure()
-    publish("cache_eviction", figures, seeds=model_starts.SEEDS, aims=AIMS, rows=rows)
+    publish("cache_eviction-part", figures, seeds=model_starts.SEEDS, aims=AIMS, rows=rows)
 
 
 if __name__ == "__main__":

@@ -206,7 +206,7 @@ def main() -> None:
         print(json.dumps(serve(json.loads(sys.argv[1]), began)))
         return
     figures, rows = measure()
-    publish("cache_start", figures, aims=AIMS, rows=rows)
+    publish("cache_start-part", figures, aims=AIMS, rows=rows)
 
 
 if __name__ == "__main__":

@@ -226,7 +226,7 @@ def _arrived(into: Path) -> int:
 def main() -> None:
     figures, rows = measure()
     context = {"size_mib": SIZE_MIB, "rounds": ROUNDS, "memory_bytes": MEMORY_BYTES}
-    publish("cache_transfer", figures, aims=AIMS, context=context, rows=rows)
+    publish("cache_transfer-part", figures, aims=AIMS, context=context, rows=rows)
 
 
 if __name__ == "__main__":
