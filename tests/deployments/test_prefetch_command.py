@@ -67,7 +67,7 @@ def test_named_nodes_fetch_and_each_is_told(running: Home, tmp_path: Path) -> No
 
 def test_without_an_agent_the_command_fetches_by_itself(tmp_path: Path) -> None:
     home = Home(tmp_path / "home")
-    home.path.mkdir()
+    home.path.mkdir(exist_ok=True)
     uri = put(tmp_path, "model")
     done = dsec("prefetch", uri, home=home.path)
     assert done.returncode == 0, done.stderr
@@ -98,7 +98,7 @@ def test_what_cannot_be_is_one_line(running: Home, words: tuple[str, ...], code:
 
 def without_an_agent(tmp_path: Path) -> Home:
     home = Home(tmp_path / "home")
-    home.path.mkdir()
+    home.path.mkdir(exist_ok=True)
     return home
 
 

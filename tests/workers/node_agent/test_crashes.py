@@ -24,6 +24,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 STOPPED_SECONDS = 2.0
 """How long a question may take before somebody looks whether the agent was stopped in the middle of it."""
 ELSEWHERE: dict[str, str] = {
+    "ledger.observed": "a leader writes it, of pods: struck in tests/workers/lifecycle/test_cards.py",
     "agent.prefetch.discard": "only a file that is no prefetch: see below",
     "ledger.prefetch.ask": "whoever asks: a command that is typed again",
     "ledger.prefetch.take_back": "the same",
@@ -60,7 +61,7 @@ class Asked:
             path.parent.mkdir(parents=True)
             path.write_bytes(name.encode() * 1000)
             self.addresses.append(BundleAddress.of(str(path.parent)))
-        home.path.mkdir()
+        home.path.mkdir(exist_ok=True)
         self.ledger = home.ledger()
         self.name = self.ledger.ask_prefetch([str(self.addresses[1])], [NODE], by="ann")
 
