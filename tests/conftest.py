@@ -5,6 +5,7 @@ and the process that only spreads the tests would be kept two seconds from start
 """
 
 import gc
+import signal
 
 import pytest
 
@@ -19,6 +20,12 @@ pytest_plugins = [
     "tests.fixtures.slow_api",
     "tests.fixtures.turns",
 ]
+
+
+def pytest_configure() -> None:
+    """Programs that the tests start hear Ctrl-C, also where this one was started in the background of a script."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(trylast=True)
