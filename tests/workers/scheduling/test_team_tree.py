@@ -11,6 +11,7 @@ from dsec_blocks.model.requests import GangRequest
 from dsec_blocks.model.teams import Team
 from dsec_workers.scheduling import Policy
 from dsec_workers.scheduling.quota import Quota
+from dsec_workers.scheduling.victims import Search
 from tests.workers.scheduling.world import (
     NOW,
     admitted,
@@ -289,3 +290,29 @@ def test_fair_shares_of_children_are_part_of_their_parents(wanted: list[float]) 
     due = quota.tree.fair_shares(np.array(wanted))
     org = quota.tree.path[0][-1]
     assert due[org] <= 8 and all(due[child] <= due[org] + 1e-9 for child in quota.tree.children[org])
+
+
+# ---- victims that cannot help --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("at_the_limit", ["org", "a"])
+def test_a_team_at_the_limit_of_its_own_branch_looks_for_no_victims_in_another(
+    at_the_limit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searched: list[object] = []
+    solve = Search._solve
+    monkeypatch.setattr(Search, "_solve", lambda self, domain: (searched.append(domain), solve(self, domain))[1])
+    borrow = {"org": None, "a": None, at_the_limit: 0}
+    teams = [
+        Team(name="org", nominal_devices=0, borrow_devices=borrow["org"]),
+        child("a", 2, borrow_devices=borrow["a"]),
+        Team(name="x", nominal_devices=2),
+    ]
+    own = running("own", "n1/0-1", team="a", priority=50)
+    others = [running(f"x{n}", f"n1/{n}", team="x") for n in range(2, 8)]
+    result = started(teams, [own, *others], waiting("g", "2", team="a", priority=50))
+    assert why(result) == {"g": "waits-for-quota"} and evicted(result) == {}
+    assert searched == [], "whoever leaves x, a stays at its branch's limit"
+    lower = running("own", "n1/0-1", team="a", priority=10)
+    result = started(teams, [lower, *others], waiting("g", "2", team="a", priority=50))
+    assert evicted(result) == {"g": ["own"]} and searched, "its own is another matter"

@@ -117,6 +117,19 @@ class Rights:
             return np.zeros(len(slots), bool)
         return slots if self.quota.tree.nested else slots & (self.roster.team == self.claim.team)
 
+    def is_out_of_reach(self, relieving: Bools) -> bool:
+        """Whether the claim's team stays over a limit even if all of `relieving()` leave: then no victims help it.
+
+        In a tree of teams the limit may be one of its own branch, where none of them uses anything.
+        """
+        if not self.shortage or not self.quota.tree.nested:
+            return False
+        leaving: dict[int, int] = {}
+        for slot in np.flatnonzero(relieving).tolist():
+            team = int(self.roster.team[slot])
+            leaving[team] = leaving.get(team, 0) + int(self.roster.devices[slot])
+        return bool(self.quota.missing(self.claim.team, self.claim.request, self.claim.devices, leaving))
+
     def tolerable(self, victims: Collection[Option]) -> bool:
         """Whether these may all be taken, in some order; if not, no larger set may either.
 

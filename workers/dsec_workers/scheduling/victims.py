@@ -95,6 +95,8 @@ class Search:
         """The cheapest choice; None when no admissible one makes the gang fit (or none was found in the budget)."""
         if not self.takeable.any() and not self.rights.shortage and self.tenants is None:
             return None
+        if self.rights.is_out_of_reach(self.relieving):
+            return None
         if not fits(self.fleet, view_of(self.fleet, self.view.free | self.takeable, self._most()), self.shape):
             return None
         for domain in self._domains():
