@@ -141,7 +141,7 @@ class Loop:
         term.wake.ring()
         await self._asking(cancellations.look, term)
         if self._due("holders", HOLDERS_SECONDS):
-            holders = await term.read(term.ledger.gangs, term.pool, HOLDING_STATES)
+            holders = [gang for gang in (await self._view()).gangs.values() if gang.state in HOLDING_STATES]
             if holders:
                 await self._asking(cancellations.look_at_holders, term, holders)
 

@@ -200,3 +200,29 @@ async def test_a_watch_that_says_nothing_for_too_long_is_taken_for_dead(
     async for kind, item in through.watch(path, since=version, quiet_seconds=30.0):
         assert (kind, item["metadata"]["name"]) == ("ADDED", "unheard")
         break
+
+
+@pytest.mark.parametrize(
+    ("variables", "looked_at"),
+    [
+        ({}, False),
+        ({"HTTPS_PROXY": "http://127.0.0.1:9"}, True),
+        ({"HTTPS_PROXY": "http://127.0.0.1:9", "NO_PROXY": "127.0.0.1"}, False),
+    ],
+)
+async def test_the_environment_is_looked_at_for_each_request_only_where_it_names_a_proxy_for_the_api_server(
+    kubernetes: ControlPlane, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], looked_at: bool
+) -> None:
+    for name in ("HTTPS_PROXY", "NO_PROXY"):
+        for spelt in (name, name.lower()):
+            monkeypatch.delenv(spelt, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    async with await Api.connect(ClusterAccess(kubeconfig=kubernetes.kubeconfig)) as api:
+        assert api._session.trust_env is looked_at, "each look costs two threads"
+        if looked_at:
+            with pytest.raises(Unreachable):
+                monkeypatch.setattr(module, "TRIES", 1)
+                await api.get("/version")
+        else:
+            assert (await api.get("/version"))["major"]

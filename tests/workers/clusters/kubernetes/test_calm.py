@@ -96,8 +96,8 @@ async def test_a_running_gang_is_left_alone_while_one_that_leaves_is_seen_to_and
             told.append(event)
 
         followed: Any = Following(
-            view=view, settings=settings, jobs=None, secrets=None, supply=Supply(settings, clock=clock),  # type: ignore[arg-type]
-            clock=clock, is_current=look, tell=tell,
+            view=view, settings=settings, jobs=None, complaints=None, secrets=None,  # type: ignore[arg-type]
+            supply=Supply(settings, clock=clock), clock=clock, is_current=look, tell=tell,
         )  # fmt: skip
         return asyncio.create_task(followed.run())
 

@@ -72,3 +72,19 @@ def test_annotations_of_ours_are_read() -> None:
     )
     assert placement_of(ours) == MemberPlacement(node="n1", devices=("n1/nvidia.com/gpu/0",))
     assert timing_of(ours)[2] == 30.0
+
+
+def test_a_gang_that_enters_finds_its_own_pods_as_they_are_now_and_no_others() -> None:
+    roster = Roster(pool="gpus")
+    first, second, other = pod(), pod({LABEL_MEMBER: "2"}), pod({LABEL_RUN_ID: "other"})
+    second["metadata"]["name"], other["metadata"]["name"] = "p2", "p3"
+    foreign = pod({LABEL_POOL: "another"})
+    running = {**first, "status": {"phase": "Running"}}
+    for before, after in ((None, first), (None, second), (None, other), (None, foreign), (first, running)):
+        roster.pod_changed(before, after)
+    roster.pod_changed(second, None)
+    assert roster.pods_of(GangKey("run", 2)) == {1: running}
+    assert set(roster.gangs_with_pods()) == {GangKey("run", 2), GangKey("other", 2)}
+    roster.forgotten.add(GangKey("run", 2))
+    assert roster.pods_of(GangKey("run", 2)) == {}
+    assert roster.gangs_with_pods() == [GangKey("other", 2)]

@@ -5,10 +5,13 @@ credentials and connections are used, their models are not. Durable calls are na
 """
 
 import asyncio
-import json
 import random
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+import orjson
 
 from dsec_blocks.gateways.faults import fault_point
 from dsec_workers.clusters.kubernetes.credentials import ClusterAccess, client_configuration
@@ -26,6 +29,7 @@ LISTS = 3
 """How often a list that takes too long for its own continuations is begun."""
 QUIET_SECONDS = 90.0
 """Bookmarks come about once a minute."""
+READ_BYTES = 2**21
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.25, 8.0
 APPLY = "application/apply-patch+yaml"
 MERGE = "application/merge-patch+json"
@@ -38,7 +42,7 @@ class Api:
         self._client = client
         self.metrics = metrics or KubernetesMetrics()
         self._host = client.configuration.host.rstrip("/")
-        self._session = client.rest_client.pool_manager
+        self._session = _session(client.rest_client.pool_manager, self._host)
         self.calls: dict[str, int] = {}
         """Requests by method, for the figures of the benchmarks."""
 
@@ -64,6 +68,7 @@ class Api:
 
     async def close(self) -> None:
         """Close all connections."""
+        await self._session.close()
         await self._client.close()
 
     # --- reading --------------------------------------------------------------------------------------------------
@@ -134,7 +139,7 @@ class Api:
                     raise self._refusal(answer, await answer.read(), method="WATCH", what=what)
                 self.metrics.request("WATCH", answer.status)
                 async for line in lines_of(answer.content.iter_any()):
-                    event = json.loads(line)
+                    event = orjson.loads(line)
                     if event["type"] == "ERROR":
                         raise error_of(event["object"], status=int(event["object"].get("code") or 500), what=what)
                     yield event["type"], event["object"]
@@ -218,7 +223,7 @@ class Api:
         data = None
         if body is not None:
             headers["Content-Type"] = content_type
-            data = json.dumps(body, separators=(",", ":")).encode()
+            data = orjson.dumps(body, option=orjson.OPT_NON_STR_KEYS)
         what = f"{method} {path}"
         try:
             async with self._session.request(
@@ -258,6 +263,20 @@ class Api:
         self.calls[method] = self.calls.get(method, 0) + 1
 
 
+def _session(made: Any, host: str) -> Any:
+    """The client's connections, without a look at the environment for each request where no proxy is to be used.
+
+    For that look every request goes through two threads, to read a .netrc and the proxies' variables.
+    """
+    import aiohttp
+
+    address = urlsplit(host)
+    through_proxy = address.scheme in getproxies() and not proxy_bypass(address.hostname or "")
+    return aiohttp.ClientSession(
+        connector=made.connector, connector_owner=False, trust_env=through_proxy, read_bufsize=READ_BYTES
+    )
+
+
 async def lines_of(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """Whole lines, however long: the HTTP client's own reader fails at 128 KiB, and one object may have 1.5 MiB.
 
@@ -281,7 +300,7 @@ def pause_after(turn: int, *, asked: float) -> float:
 
 def _json(content: bytes) -> Object | None:
     try:
-        found = json.loads(content)
+        found = orjson.loads(content)
     except ValueError:
         return None
     return found if isinstance(found, dict) else None

@@ -19,6 +19,7 @@ from dsec_blocks.model.gangs import Gang
 from dsec_blocks.model.notices import Notice
 from dsec_workers.clusters.kubernetes import device_taints, talk
 from dsec_workers.clusters.kubernetes.api import Api, Object
+from dsec_workers.clusters.kubernetes.complaints import Complaints
 from dsec_workers.clusters.kubernetes.errors import Forbidden, NotFound
 from dsec_workers.clusters.kubernetes.following import Following
 from dsec_workers.clusters.kubernetes.gang_jobs import GangJobs, missing_permission
@@ -54,6 +55,7 @@ class KubernetesCluster:
         self._clock = clock
         self._supply = Supply(settings, clock=clock)
         self._jobs = GangJobs(api, pool=settings.pool, at_once=settings.creates_at_once)
+        self._complaints = Complaints(api, clock=clock)
         self._secrets = NamespaceSecrets(api, name=settings.secret)
         self._events: asyncio.Queue[ClusterEvent] = asyncio.Queue(EVENTS_AHEAD)
         self._roster = Roster(pool=settings.pool)
@@ -64,7 +66,7 @@ class KubernetesCluster:
         self._nodes = mirror("/api/v1/nodes", labels=settings.node_selector, on_change=self._supply.node_changed)
         self._slices = mirror(device_taints.SLICES, on_change=self._supply.slice_changed)
         self._namespaces = Namespaces(api, settings, supply=self._supply, roster=self._roster, clock=clock)
-        self._pods = self._roster.pods = mirror("/api/v1/pods", on_change=self._pod_changed)
+        self._pods = mirror("/api/v1/pods", on_change=self._pod_changed)
 
     async def prepare(self) -> None:
         """Follow the cluster from now on.
@@ -268,7 +270,7 @@ class KubernetesCluster:
     async def adopt(self) -> tuple[ObservedGang, ...]:
         """All gangs of the pool on the cluster; those that run are followed from where this report ends."""
         found = await self._jobs.all()
-        for key in self._roster.pods_by_gang():
+        for key in self._roster.gangs_with_pods():
             found.setdefault(key, [])  # its Jobs were deleted; its pods may still be leaving
         seen = await asyncio.gather(*(self._observe(key, jobs) for key, jobs in found.items()))
         return tuple(gang for gang in seen if gang is not None)
@@ -330,9 +332,11 @@ class KubernetesCluster:
                 return
 
     def _pod_changed(self, before: Object | None, after: Object | None) -> None:
-        self._supply.pod_changed(before, after)
-        self._roster.pod_changed(before, after)
-        self._room.set()
+        try:
+            self._supply.pod_changed(before, after)
+        finally:
+            self._roster.pod_changed(before, after)
+            self._room.set()
 
     # --- following ------------------------------------------------------------------------------------------------
 
@@ -341,6 +345,7 @@ class KubernetesCluster:
             view=view,
             settings=self._settings,
             jobs=self._jobs,
+            complaints=self._complaints,
             secrets=self._secrets,
             supply=self._supply,
             clock=self._clock,

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from dsec_blocks.model.clock import Clock
 from dsec_blocks.model.errors import ClusterError
 from dsec_workers.clusters.kubernetes import talk
+from dsec_workers.clusters.kubernetes.complaints import Complaints
 from dsec_workers.clusters.kubernetes.gang_jobs import GangJobs
 from dsec_workers.clusters.kubernetes.gang_view import GangView
 from dsec_workers.clusters.kubernetes.outpost.identity import gang_token
@@ -43,6 +44,7 @@ class Following:
     view: GangView
     settings: KubernetesSettings
     jobs: GangJobs
+    complaints: Complaints
     secrets: NamespaceSecrets
     supply: Supply
     clock: Clock
@@ -61,7 +63,7 @@ class Following:
         self._starting = Starting(
             view=self.view,
             settings=self.settings,
-            jobs=self.jobs,
+            complaints=self.complaints,
             supply=self.supply,
             clock=self.clock,
             address=self.address,

@@ -84,14 +84,6 @@ class GangJobs:
                     path, uid=metadata["uid"], grace_seconds=max(1, grace_seconds), at="kube.pod.delete"
                 )
 
-    async def complaint(self, job: Mapping[str, Any]) -> str | None:
-        """Why the Job's pod was not even created (a quota, an admission hook), in the API server's own words."""
-        metadata = job["metadata"]
-        path = f"/api/v1/namespaces/{metadata['namespace']}/events"
-        fields = f"involvedObject.uid={metadata['uid']},reason=FailedCreate"
-        events, _ = await self._api.list(path, fields=fields)
-        return str(events[-1].get("message") or "") if events else None
-
     async def _create_or_adopt(self, job: Object, created: list[Object]) -> Object:
         namespace, name = job["metadata"]["namespace"], job["metadata"]["name"]
         async with self._turns:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from dsec_workers.clusters.kubernetes.api import Object
 from dsec_workers.clusters.kubernetes.gang_view import GangView
-from dsec_workers.clusters.kubernetes.mirror import Mirror
+from dsec_workers.clusters.kubernetes.mirror import key_of as name_of
 from dsec_workers.clusters.kubernetes.naming import (
     LABEL_POOL,
     key_of,
@@ -23,14 +23,15 @@ from dsec_workers.clusters.protocol import GangKey
 
 
 class Roster:
-    """Views by gang. `pods` is set once the mirror exists; `pod_changed` is what the mirror calls."""
+    """Views by gang. `pod_changed` is what the mirror of pods calls."""
 
     def __init__(self, *, pool: str) -> None:
         self._pool = label_value(pool)
-        self.pods: Mirror | None = None
         self.views: dict[GangKey, GangView] = {}
         self.forgotten: set[GangKey] = set()
         """Ended and recorded; what is still seen of them is on its way out."""
+        self._pods: dict[GangKey, dict[tuple[str, str], Object]] = {}
+        """The pods of each gang of the pool, as the mirror has them: a launch must not go through everybody's."""
         self.surprised = asyncio.Event()
         """Pods of ours were seen that nobody here knows: somebody has to adopt (or sweep) them."""
 
@@ -40,6 +41,10 @@ class Roster:
 
     def pod_changed(self, before: Object | None, after: Object | None) -> None:
         """A pod came, changed or went."""
+        for each, is_there in ((before, False), (after, True)):
+            key = key_of(each) if each is not None and self.is_ours(each) else None
+            if each is not None and key is not None:
+                self._put(key, each, is_there=is_there)
         pod = after or before
         key = key_of(pod) if pod is not None and self.is_ours(pod) else None
         if pod is None or key is None:
@@ -50,20 +55,30 @@ class Roster:
         elif after is not None and key not in self.forgotten and not after["metadata"].get("deletionTimestamp"):
             self.surprised.set()
 
-    def pods_by_gang(self) -> dict[GangKey, dict[int, Object]]:
-        """All pods of gangs that are not over and forgotten."""
-        found: dict[GangKey, dict[int, Object]] = {}
-        for pod in self.pods.objects.values() if self.pods is not None else ():
-            key = key_of(pod) if self.is_ours(pod) else None
-            if key is not None and key not in self.forgotten:
-                found.setdefault(key, {})[member_of(pod)] = pod
-        return found
+    def _put(self, key: GangKey, pod: Object, *, is_there: bool) -> None:
+        pods, name = self._pods.setdefault(key, {}), name_of(pod)
+        if is_there:
+            pods[name] = pod
+            return
+        pods.pop(name, None)
+        if not pods:
+            del self._pods[key]
+
+    def gangs_with_pods(self) -> list[GangKey]:
+        """The gangs that have pods and are not over and forgotten."""
+        return [key for key in self._pods if key not in self.forgotten]
+
+    def pods_of(self, key: GangKey) -> dict[int, Object]:
+        """By member, the pods of a gang that is not over and forgotten."""
+        if key in self.forgotten:
+            return {}
+        return {member_of(pod): pod for pod in self._pods.get(key, {}).values()}
 
     def enter(self, view: GangView) -> GangView:
         """Know of a gang from now on, with the pods that it has already."""
         self.forgotten.discard(view.key)
         self.views[view.key] = view
-        for member, pod in self.pods_by_gang().get(view.key, {}).items():
+        for member, pod in self.pods_of(view.key).items():
             view.see(member, pod, before=None)
         return view
 
@@ -72,7 +87,7 @@ class Roster:
 
         Raises `GangTooNew` for one that a newer DSec has launched.
         """
-        pods = self.pods_by_gang().get(key, {})
+        pods = self.pods_of(key)
         sources: list[Object] = [*jobs, *pods.values()]
         if not sources:
             return None

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from dsec_blocks.model.clock import Clock
 from dsec_blocks.model.errors import ClusterError
 from dsec_workers.clusters.kubernetes import talk
-from dsec_workers.clusters.kubernetes.gang_jobs import GangJobs
+from dsec_workers.clusters.kubernetes.complaints import Complaints
 from dsec_workers.clusters.kubernetes.gang_view import GangView
 from dsec_workers.clusters.kubernetes.patience import Patience
 from dsec_workers.clusters.kubernetes.pod_fate import Fate, is_rejection
@@ -28,7 +28,7 @@ class Starting:
 
     view: GangView
     settings: KubernetesSettings
-    jobs: GangJobs
+    complaints: Complaints
     supply: Supply
     clock: Clock
     address: Callable[[], Awaitable[talk.Address | None]]
@@ -85,7 +85,7 @@ class Starting:
         by_member = {int(job["metadata"]["labels"]["dsec.io/member"]): job for job in self.view.jobs}
         for index in missing:
             job = by_member.get(index)
-            complaint = await self.jobs.complaint(job) if job is not None else None
+            complaint = await self.complaints.about(job) if job is not None else None
             if complaint:
                 self._fail(f"member {index}: its pod was not admitted: {complaint}")
                 return

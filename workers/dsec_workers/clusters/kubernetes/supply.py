@@ -44,6 +44,8 @@ class Supply:
         self._tainted: dict[str, dict[tuple[str, str], str]] = {}
         """node → by ResourceSlice, the tainted card there"""
         self._models: dict[str, Node] = {}
+        self._offered: frozenset[str] | None = None
+        """The resources of all nodes, once somebody has asked for them."""
 
     # --- what the mirrors tell ------------------------------------------------------------------------------------
 
@@ -55,6 +57,7 @@ class Supply:
         else:
             self._nodes[name] = after
         self._models.pop(name, None)
+        self._offered = None
 
     def pod_changed(self, before: Object | None, after: Object | None) -> None:
         """A pod came, changed or went."""
@@ -151,9 +154,10 @@ class Supply:
 
     def unknown(self, needs: Iterable[Requests]) -> str | None:
         """A resource that none of the pool's nodes offers, in words for a person; None when there is no such."""
-        offered = {
-            name for node in self._nodes.values() for name in (node.get("status") or {}).get("allocatable") or {}
-        }
+        if self._offered is None:
+            nodes = self._nodes.values()
+            self._offered = frozenset(name for n in nodes for name in (n.get("status") or {}).get("allocatable") or {})
+        offered = self._offered
         for resource in sorted({name for need in needs for name in need} - offered):
             known = ", ".join(sorted(name for name in offered if "/" in name)) or "none beyond cpu and memory"
             return f"no node offers the resource {resource}; those of the cluster are {known}"
