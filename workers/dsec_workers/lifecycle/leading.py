@@ -218,6 +218,11 @@ class Leading:
             except (DsecError, OSError) as error:
                 self.log.warning("adoption will be tried again: %s", error)
                 await anyio.sleep(BEAT_SECONDS)
+            except Exception:
+                # What one odd gang on the cluster makes of its description must not end the worker, which would only
+                # find it again when it is started anew.
+                self.log.exception("adoption will be tried again")
+                await anyio.sleep(BEAT_SECONDS)
             else:
                 return
 
