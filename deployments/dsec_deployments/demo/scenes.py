@@ -81,7 +81,7 @@ def the_same_training_uninterrupted(stage: Stage) -> None:
         "another seed": {"seed": 1, "steps": SHORT},
         "no gradient exchange": {"exchange_gradients": False, "steps": SHORT},
     }
-    runs = {}
+    runs, began = {}, stage.clock.monotonic()
     for name, parameters in references.items():
         file = stage.home / f"losses-{name.replace(' ', '-')}.jsonl"
         run = stage.submit(
@@ -94,6 +94,7 @@ def the_same_training_uninterrupted(stage: Stage) -> None:
     for name, (run, file) in runs.items():
         _completed(stage, run, seconds=90)
         stage.recording.losses[name] = read_curve(file).loss
+    stage.go_along_with(stage.clock.monotonic() - began)
     stage.notes["reference"] = read_curve(runs["uninterrupted"][1])
     for name in ("another seed", "no gradient exchange"):
         apart = largest_difference(stage.notes["reference"].until(SHORT), read_curve(runs[name][1]))
@@ -108,7 +109,7 @@ def a_full_pool(stage: Stage) -> None:
         "steps": STEPS,
         "losses": str(stage.notes["losses"]),
         "checkpoint_every": 20,
-        "step_seconds": STEP_SECONDS * stage.venue.pace,
+        "step_seconds": STEP_SECONDS * stage.pace,
     }
     finetune = stage.submit(
         "finetune",
@@ -150,7 +151,7 @@ def a_full_pool(stage: Stage) -> None:
 
 def an_urgent_gang_arrives(stage: Stage) -> None:
     """An urgent gang arrives: the cheapest gang gives way, the one with a stale checkpoint is spared"""
-    _preempt(stage, "urgent", nodes=1, devices_per_node=3, priority=80, parameters={"seconds": 15.0 * stage.venue.pace})
+    _preempt(stage, "urgent", nodes=1, devices_per_node=3, priority=80, parameters={"seconds": 15.0 * stage.pace})
     spared = stage.gang(stage.runs["stale"])
     held = spared is not None and spared.evictions == 0 and spared.state is GangState.RUNNING
     stage.claims.make("the gang with the stale checkpoint is spared", held)
@@ -301,7 +302,7 @@ def _background(stage: Stage, name: str, *, devices_per_node: int, **parameters:
         "background",
         name,
         team="research",
-        parameters={"seconds": LOW_SECONDS * stage.venue.pace, **parameters},
+        parameters={"seconds": LOW_SECONDS * stage.pace, **parameters},
         devices_per_node=devices_per_node,
         priority=LOW_PRIORITY,
         **stage.venue.job_variables,

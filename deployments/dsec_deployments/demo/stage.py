@@ -28,6 +28,8 @@ from dsec_deployments.prefect_api import PrefectApi
 
 NODES = 3
 GPUS_PER_NODE = 4
+SLOWEST = 3.0
+"""How many times longer than on an idle machine the demo goes along with; beyond that it would never end."""
 POOL = "demo"
 TERMINAL = frozenset({"COMPLETED", "FAILED", "CRASHED", "CANCELLED"})
 
@@ -65,6 +67,18 @@ class Stage:
     """By name: the runs made so far."""
     notes: dict[str, Any] = field(default_factory=dict)
     """What one scene leaves for a later one."""
+    slowness: float = 1.0
+    """How many times longer this machine takes at present than an idle one."""
+
+    @property
+    def pace(self) -> float:
+        """How many times longer the gangs that give way work: those that follow need that long to start."""
+        return self.venue.pace * self.slowness
+
+    def go_along_with(self, reference_seconds: float) -> None:
+        """The reference runs took so long. On a busy machine whoever gives way must not end before its turn."""
+        if self.venue.reference_seconds is not None:
+            self.slowness = min(max(reference_seconds / self.venue.reference_seconds, 1.0), SLOWEST)
 
     def submit(
         self,
@@ -106,9 +120,9 @@ class Stage:
     def wait(self, what: str, reached: Callable[[], Any], *, seconds: float) -> Any:
         """The first true value of `reached()`; raises `SceneFailed` naming `what` if it does not come in time.
 
-        `seconds` are this machine's; another venue may be slower.
+        `seconds` are an idle machine's of the venue of processes; others are slower.
         """
-        seconds *= self.venue.patience
+        seconds *= self.venue.patience * self.slowness
         deadline = self.clock.monotonic() + seconds
         self.tell(what)
         while True:

@@ -22,12 +22,14 @@ class Venue:
     """How many times longer the gangs that give way work: those that follow need that long to start."""
     patience: float = 1.0
     """How many times longer anything may take before a scene gives up waiting."""
+    reference_seconds: float | None = None
+    """What the reference runs take there on two cores that do nothing else, if that is known."""
     job_variables: Mapping[str, Any] = field(default_factory=dict)
     """What the gangs that give way ask for besides."""
     longest_seconds: int = 240
 
 
-THIS_MACHINE = Venue(folder="demo", members="processes of this machine")
+THIS_MACHINE = Venue(folder="demo", members="processes of this machine", reference_seconds=14.0)
 KUBERNETES = Venue(
     folder="demo-kube",
     members="pods on a real Kubernetes control plane",
