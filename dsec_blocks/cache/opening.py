@@ -34,11 +34,11 @@ def open_cache(
 
     @lru_cache(maxsize=1)
     def level() -> "ClusterLevel":
-        from dsec_blocks.cache.cluster_level.silence import MARK
+        from dsec_blocks.cache.cluster_level.circuit_breaker import MARK
 
         assert cluster is not None
         address = cluster.address() if isinstance(cluster, Site) else cluster
-        return address.open(clock=clock, origin=settings.credentials, silence_mark=store.layout.root / MARK)
+        return address.open(clock=clock, origin=settings.credentials, breaker_mark=store.layout.root / MARK)
 
     def origin_of(uri: str) -> Origin:
         origin = origin_for(uri, settings.credentials)

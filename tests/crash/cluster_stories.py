@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from dsec_blocks.cache.cluster_level import ClusterLevel, Through, Watermarks, silence
+from dsec_blocks.cache.cluster_level import ClusterLevel, Through, Watermarks, circuit_breaker
 from dsec_blocks.cache.cluster_level.level import UNFINISHED_SECONDS
 from dsec_blocks.cache.origins import RemoteObject
 from dsec_blocks.cache.origins.paths import PathOrigin
@@ -31,8 +31,8 @@ PART_BYTES = 5 * 2**20
 """The least that S3 takes as a part that is not the last."""
 LARGE = bytes(range(253)) * 60_000
 """A file of three such parts."""
-STORIES = ("fill", "read", "damaged", "evict", "unfinished", "silent")
-"""What the matrix is made of; `silent` is a node whose store does not answer, `parts` one that is killed between two
+STORIES = ("fill", "read", "damaged", "evict", "unfinished", "breaker")
+"""What the matrix is made of; `breaker` is a node whose store does not answer, `parts` one that is killed between two
 parts of an upload."""
 
 
@@ -66,7 +66,7 @@ def level(
     *,
     limit_bytes: int | None = None,
     unfinished_seconds: float = UNFINISHED_SECONDS,
-    silence_mark: Path | None = None,
+    breaker_mark: Path | None = None,
 ) -> ClusterLevel:
     clock = SystemClock()
     credentials = Credentials(endpoint_url=endpoint, access_key_id=ACCESS_KEY, secret_access_key=SECRET_KEY)
@@ -79,7 +79,7 @@ def level(
         watermarks=Watermarks(limit_bytes=limit_bytes, idle_seconds=0.0) if limit_bytes else None,
         takeover_seconds=TAKEOVER_SECONDS,
         unfinished_seconds=unfinished_seconds,
-        silence_mark=silence_mark,
+        breaker_mark=breaker_mark,
     )
 
 
@@ -111,10 +111,10 @@ def main() -> None:
     limit = 2_900 * KB if story == "evict" else None
     patience = 0.0 if story == "unfinished" else UNFINISHED_SECONDS
     mark = None
-    if story == "silent":
-        endpoint, mark, silence.PATIENCE_SECONDS = NOBODY, Path(root) / silence.MARK, 0.0
+    if story == "breaker":
+        endpoint, mark, circuit_breaker.PATIENCE_SECONDS = NOBODY, Path(root) / circuit_breaker.MARK, 0.0
     opened = level(
-        ledger_url, endpoint, bucket, holder, limit_bytes=limit, unfinished_seconds=patience, silence_mark=mark
+        ledger_url, endpoint, bucket, holder, limit_bytes=limit, unfinished_seconds=patience, breaker_mark=mark
     )
     if story == "parts":
         die_between_two_parts()

@@ -86,7 +86,7 @@ class World:
         """What a story finds when it begins."""
         if story == "unfinished":
             self.leave_an_upload()
-        if story in ("fill", "unfinished", "parts", "silent"):
+        if story in ("fill", "unfinished", "parts", "breaker"):
             return
         got = bring(self.level("earlier"), CountingOrigin(), self.root, self.root / "staging-earlier")
         if story == "damaged":

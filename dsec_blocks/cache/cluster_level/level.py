@@ -4,10 +4,10 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+from dsec_blocks.cache.cluster_level.circuit_breaker import CircuitBreaker
 from dsec_blocks.cache.cluster_level.eviction import make_room
 from dsec_blocks.cache.cluster_level.leases import TAKEOVER_SECONDS, Watch
 from dsec_blocks.cache.cluster_level.records import Records
-from dsec_blocks.cache.cluster_level.silence import Silence
 from dsec_blocks.cache.cluster_level.uploading import Behind
 from dsec_blocks.cache.cluster_level.watermarks import Watermarks
 from dsec_blocks.cache.origins.s3 import S3Origin
@@ -23,7 +23,7 @@ class ClusterLevel:
     """One bucket (or prefix) that all nodes of a cluster share. `holder` must be unique to the process.
 
     Without a ledger, in which the nodes agree who fills what, this process takes what is there and adds nothing.
-    `silence_mark` is the file in which the processes of a node tell each other of a store that does not answer.
+    `breaker_mark` is the file by which the processes of a node share the store's circuit breaker.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class ClusterLevel:
         watermarks: Watermarks | None = None,
         takeover_seconds: float = TAKEOVER_SECONDS,
         unfinished_seconds: float = UNFINISHED_SECONDS,
-        silence_mark: Path | None = None,
+        breaker_mark: Path | None = None,
     ) -> None:
         self.records = Records(bucket, prefix)
         self.ledger = ledger
@@ -49,7 +49,7 @@ class ClusterLevel:
         self.takeover_seconds = takeover_seconds
         self.unfinished_seconds = unfinished_seconds
         self.store = S3Origin(bucket.credentials, clock=clock)
-        self.silence = Silence(str(bucket), mark=silence_mark, clock=clock, say=self.say)
+        self.breaker = CircuitBreaker(str(bucket), mark=breaker_mark, clock=clock, say=self.say)
         self.behind = Behind(self)
         self._said: set[str] = set()
 
@@ -77,7 +77,7 @@ class ClusterLevel:
     def tidy(self) -> None:
         """Take away what uploaders left that died half-way: it takes room that no listing shows."""
         # A store that refuses to list them is filled all the same.
-        with suppress(OSError), self.silence.noticed():
+        with suppress(OSError), self.breaker.calling():
             self.records.drop_unfinished(before=self.clock.now() - self.unfinished_seconds)
 
     def say(self, text: str) -> None:

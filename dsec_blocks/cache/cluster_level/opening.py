@@ -31,10 +31,10 @@ class ClusterAddress:
     limit_bytes: int | None = None
 
     def open(
-        self, *, clock: Clock, origin: OriginCredentials | None = None, silence_mark: Path | None = None
+        self, *, clock: Clock, origin: OriginCredentials | None = None, breaker_mark: Path | None = None
     ) -> ClusterLevel:
         """The level as this process has it; `origin` is who asks, which decides whose listings it may use, and
-        `silence_mark` where the node remembers that the store did not answer.
+        `breaker_mark` the file by which the node's processes share the store's circuit breaker.
 
         Raises `UnknownOrigin`, `InvalidCacheSetting` or `LedgerUnreachable`.
         """
@@ -53,5 +53,5 @@ class ClusterAddress:
             holder=f"{socket.gethostname()}:{os.getpid()}:{os.urandom(4).hex()}",
             identity=identity_of(origin or OriginCredentials()),
             watermarks=None if self.limit_bytes is None else Watermarks(limit_bytes=self.limit_bytes),
-            silence_mark=silence_mark,
+            breaker_mark=breaker_mark,
         )

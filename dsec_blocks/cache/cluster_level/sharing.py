@@ -49,7 +49,7 @@ class Sharing:
     ) -> None:
         self.got: dict[str, Fetched] = {}
         self._level = level
-        self._records = level.records.within(level.silence.patience_seconds())
+        self._records = level.records.within(level.breaker.patience_seconds())
         self._origin = origin
         self._bring = bring
         self._bring_soon = bring_soon

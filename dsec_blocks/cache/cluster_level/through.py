@@ -8,10 +8,10 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from dsec_blocks.cache.cluster_level.circuit_breaker import is_no_answer
 from dsec_blocks.cache.cluster_level.level import ClusterLevel
 from dsec_blocks.cache.cluster_level.records import key_of
 from dsec_blocks.cache.cluster_level.sharing import Sharing, lookup
-from dsec_blocks.cache.cluster_level.silence import is_no_answer
 from dsec_blocks.cache.errors import OriginUnreachable
 from dsec_blocks.cache.origins.objects import Origin, RemoteObject
 from dsec_blocks.cache.transfer.fetching import Fetched, fetch
@@ -38,22 +38,22 @@ class Through:
         patience_seconds: float | None = None,
     ) -> tuple[RemoteObject, ...]:
         """The origin's listing; while it is away, the last one that this identity saw, if the level holds all of it."""
-        silence, patterns = self._level.silence, (include, exclude)
-        most = silence.patience_seconds() if patience_seconds is None else patience_seconds
-        records = self._level.records.within(min(most, silence.patience_seconds()))
+        breaker, patterns = self._level.breaker, (include, exclude)
+        most = breaker.patience_seconds() if patience_seconds is None else patience_seconds
+        records = self._level.records.within(min(most, breaker.patience_seconds()))
         try:
             items = self._origin.list(uri, include=include, exclude=exclude, patience_seconds=patience_seconds)
         except OriginUnreachable:
-            # Asked even if it was silent a moment ago: there is nobody else.
-            with suppress(ObjectStoreError), silence.noticed():
+            # Asked even while the breaker is open: there is nobody else.
+            with suppress(ObjectStoreError), breaker.calling():
                 known = records.read_listing(uri, patterns, self._level.identity)
                 if known and all(lookup(records, map(key_of, known)).values()):
                     self._level.say(f"{uri} does not answer; its last listing and the cluster's copy are used")
                     return known
             raise
-        if silence.lasts():
+        if breaker.is_open():
             return items
-        with suppress(ObjectStoreError), silence.noticed():
+        with suppress(ObjectStoreError), breaker.calling():
             records.write_listing(uri, patterns, self._level.identity, items)
         return items
 
@@ -94,7 +94,7 @@ class Through:
 
         def bring_soon(some: Sequence[RemoteObject], source: Origin) -> Listed:
             """From the store: there is somebody else to ask, so it is not waited for long."""
-            most = min(settings.patience_seconds, self._level.silence.patience_seconds())
+            most = min(settings.patience_seconds, self._level.breaker.patience_seconds())
             return fetch(
                 some,
                 origin=source,
@@ -106,7 +106,7 @@ class Through:
 
         sharing = Sharing(self._level, self._origin, bring=bring, bring_soon=bring_soon, cancelled=cancelled)
         named = {key: item for item in items if (key := key_of(item)) is not None}
-        if not self._level.silence.lasts():
+        if not self._level.breaker.is_open():
             self._share(sharing, named)
         rest = [item for item in items if item.path not in sharing.got]
         sharing.got.update((one.item.path, one) for one in (bring(rest, self._origin) if rest else ()))
@@ -116,7 +116,7 @@ class Through:
         """As much as the level can bring, or let others have; what it fails at is left for the origin."""
         level = self._level
         try:
-            with level.silence.noticed():
+            with level.breaker.calling():
                 if level.ledger is not None:
                     sharing.run(named)
                     return

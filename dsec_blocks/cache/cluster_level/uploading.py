@@ -66,7 +66,7 @@ class Behind:
     def _upload_all(
         self, own: Own, brought: Mapping[str, Fetched], open_files: Mapping[str, int], until: ExitStack
     ) -> None:
-        silence = self._level.silence
+        breaker = self._level.breaker
         try:
             if not self._is_tidy:
                 self._is_tidy = True
@@ -74,8 +74,8 @@ class Behind:
             watch = self._level.watch()
             for key, one in brought.items():
                 # Taken over: whoever did uploads it too. Without room: the next node asks the origin again. Nor does a
-                # process that ends wait for a silent store once more with each object.
-                if own.has(key) and not silence.lasts() and self._level.admits(watch, one.size_bytes):
+                # process that ends wait for a dead store once more with each object.
+                if own.has(key) and not breaker.is_open() and self._level.admits(watch, one.size_bytes):
                     there = replace(one, path=Path(f"/proc/self/fd/{open_files[key]}"))
                     self._try(lambda key=key, there=there: upload(self._level.records, key, there))  # type: ignore[misc]
                 own.end(key)
@@ -86,7 +86,7 @@ class Behind:
 
     def _try(self, work: Callable[[], None]) -> None:
         try:
-            with self._level.silence.noticed():
+            with self._level.breaker.calling():
                 work()
         except ObjectStoreError as error:
             self._level.say(f"the cluster's store is not filled: {error}")

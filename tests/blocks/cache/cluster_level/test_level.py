@@ -181,7 +181,7 @@ def test_a_level_that_is_down_does_not_keep_a_start_from_its_data(
     level: Level, items: tuple[RemoteObject, ...], origin_server: MisbehavingOrigin, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    monkeypatch.setattr("dsec_blocks.cache.cluster_level.silence.PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr("dsec_blocks.cache.cluster_level.circuit_breaker.PATIENCE_SECONDS", 0.5)
     down = level("first")
     down.records.bucket.credentials = type(down.records.bucket.credentials)(
         endpoint_url="http://127.0.0.1:9", access_key_id="x", secret_access_key="y"

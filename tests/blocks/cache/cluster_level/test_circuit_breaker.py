@@ -1,4 +1,6 @@
-"""A cluster's store that does not answer: it is waited for once, and data comes from its origin meanwhile."""
+"""The circuit breaker before a cluster's store: one that does not answer is waited for once, and data comes from its
+origin meanwhile.
+"""
 
 import json
 import socket
@@ -10,7 +12,13 @@ from botocore.exceptions import EndpointConnectionError
 
 from dsec_blocks.cache import CacheSettings, open_cache
 from dsec_blocks.cache.cluster_level import ClusterAddress, ClusterLevel, Through
-from dsec_blocks.cache.cluster_level.silence import MARK, SILENT_SECONDS, WARY_SECONDS, Silence, is_no_answer
+from dsec_blocks.cache.cluster_level.circuit_breaker import (
+    HALF_OPEN_SECONDS,
+    MARK,
+    OPEN_SECONDS,
+    CircuitBreaker,
+    is_no_answer,
+)
 from dsec_blocks.cache.origins.paths import PathOrigin
 from dsec_blocks.cache.transfer import Fetched, fetch
 from dsec_blocks.gateways.clock import SystemClock
@@ -34,8 +42,8 @@ class Shifted(SystemClock):
 @pytest.fixture(autouse=True)
 def _one_question_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     """How long it is waited for is not what is looked at here, but how often."""
-    monkeypatch.setattr("dsec_blocks.cache.cluster_level.silence.PATIENCE_SECONDS", 0.0)
-    monkeypatch.setattr("dsec_blocks.cache.cluster_level.silence.WARY_PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr("dsec_blocks.cache.cluster_level.circuit_breaker.PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr("dsec_blocks.cache.cluster_level.circuit_breaker.HALF_OPEN_PATIENCE_SECONDS", 0.0)
 
 
 @pytest.fixture
@@ -65,7 +73,7 @@ def node(tmp_path: Path, address: Store) -> Callable[..., ClusterLevel]:
         keys = Credentials(endpoint_url=address[1], access_key_id="key", secret_access_key="secret")
         ledger = Ledger.open(f"sqlite:///{tmp_path}/ledger.db", clock=clock)
         mark = tmp_path / "cache" / MARK
-        return ClusterLevel(Bucket("c", keys), ledger=ledger, clock=clock, holder="n", silence_mark=mark)
+        return ClusterLevel(Bucket("c", keys), ledger=ledger, clock=clock, holder="n", breaker_mark=mark)
 
     return make
 
@@ -146,43 +154,43 @@ def test_the_store_is_asked_again_after_a_while(
     started(node(), origin, tmp_path / "one")
     address[0].listen(64)
     later = Shifted()
-    later.ahead_seconds = SILENT_SECONDS + 1
+    later.ahead_seconds = OPEN_SECONDS + 1
     started(node(later), origin, tmp_path / "two")
     assert questions(address[0]) == 1
     started(node(later), origin, tmp_path / "three")
-    assert questions(address[0]) == 0, "it was silent again"
+    assert questions(address[0]) == 0, "it did not answer again"
 
 
-def test_a_store_that_was_silent_is_asked_briefly_and_one_that_answers_for_long_as_ever(
+def test_a_store_that_did_not_answer_is_asked_briefly_and_one_that_answers_for_long_as_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dsec_blocks.cache.cluster_level.silence.PATIENCE_SECONDS", 10.0)
-    monkeypatch.setattr("dsec_blocks.cache.cluster_level.silence.WARY_PATIENCE_SECONDS", 2.0)
+    monkeypatch.setattr("dsec_blocks.cache.cluster_level.circuit_breaker.PATIENCE_SECONDS", 10.0)
+    monkeypatch.setattr("dsec_blocks.cache.cluster_level.circuit_breaker.HALF_OPEN_PATIENCE_SECONDS", 2.0)
     clock = Shifted()
-    known = Silence("s3://c", mark=tmp_path / MARK, clock=clock, say=lambda text: None)
-    assert (known.lasts(), known.patience_seconds()) == (False, 10.0)
-    with pytest.raises(ObjectStoreError), known.noticed():
+    known = CircuitBreaker("s3://c", mark=tmp_path / MARK, clock=clock, say=lambda text: None)
+    assert (known.is_open(), known.patience_seconds()) == (False, 10.0)
+    with pytest.raises(ObjectStoreError), known.calling():
         raise ObjectStoreError("away") from EndpointConnectionError(endpoint_url="http://x")
-    assert known.lasts()
-    clock.ahead_seconds = SILENT_SECONDS + 1
-    assert (known.lasts(), known.patience_seconds()) == (False, 2.0)
-    clock.ahead_seconds = WARY_SECONDS + 1
-    assert (known.lasts(), known.patience_seconds()) == (False, 10.0)
+    assert known.is_open()
+    clock.ahead_seconds = OPEN_SECONDS + 1
+    assert (known.is_open(), known.patience_seconds()) == (False, 2.0)
+    clock.ahead_seconds = HALF_OPEN_SECONDS + 1
+    assert (known.is_open(), known.patience_seconds()) == (False, 10.0)
     clock.ahead_seconds = -3600.0
-    assert (known.lasts(), known.patience_seconds()) == (False, 10.0), "a clock that was set back"
+    assert (known.is_open(), known.patience_seconds()) == (False, 10.0), "a clock that was set back"
 
 
-@pytest.mark.parametrize("content", [b"", b"[]", b'{"since": "x", "store": "s3://c"}', b'{"since": 1e18}'])
-def test_a_mark_that_is_none_is_no_silence(content: bytes, tmp_path: Path) -> None:
+@pytest.mark.parametrize("content", [b"", b"[]", b'{"failed_at": "x", "store": "s3://c"}', b'{"failed_at": 1e18}'])
+def test_a_mark_that_is_none_leaves_the_breaker_closed(content: bytes, tmp_path: Path) -> None:
     (tmp_path / MARK).write_bytes(content)
-    known = Silence("s3://c", mark=tmp_path / MARK, clock=SystemClock(), say=lambda text: None)
-    assert not known.lasts()
+    known = CircuitBreaker("s3://c", mark=tmp_path / MARK, clock=SystemClock(), say=lambda text: None)
+    assert not known.is_open()
 
 
-def test_the_silence_of_another_store_says_nothing_about_this_one(tmp_path: Path) -> None:
-    (tmp_path / MARK).write_text(json.dumps({"store": "s3://old", "since": SystemClock().now()}))
-    known = Silence("s3://c", mark=tmp_path / MARK, clock=SystemClock(), say=lambda text: None)
-    assert not known.lasts()
+def test_the_failure_of_another_store_says_nothing_about_this_one(tmp_path: Path) -> None:
+    (tmp_path / MARK).write_text(json.dumps({"store": "s3://old", "failed_at": SystemClock().now()}))
+    known = CircuitBreaker("s3://c", mark=tmp_path / MARK, clock=SystemClock(), say=lambda text: None)
+    assert not known.is_open()
 
 
 def test_a_store_that_refuses_has_answered() -> None:
