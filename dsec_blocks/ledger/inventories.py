@@ -8,14 +8,16 @@ it again. `at` is the agent's wall clock: a wrong one costs a better placement a
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from types import MappingProxyType
+from typing import Any
 
 import sqlalchemy as sa
 
 from dsec_blocks.ledger import schema
 from dsec_blocks.ledger.rows import chunks, upsert
 from dsec_blocks.ledger.transaction import Transactions
+from dsec_blocks.model.content_sketch import SampledBlob, Sketch
 
 _rows = schema.inventories
 
@@ -23,6 +25,8 @@ REFRESH_SECONDS = 30.0
 """An unchanged inventory is written again after so long."""
 BANDWIDTH_TOLERANCE = 0.1
 """A bandwidth that differs by this part from the last one written is no news."""
+CHECKED_TOLERANCE_SECONDS = 600.0
+"""That an address stands for the same content as ever is news after so long."""
 STALE_SECONDS = 180.0
 """Nobody believes an inventory that is older: its agent is dead, and what the node holds is not known."""
 
@@ -36,6 +40,10 @@ class CachedBundle:
     """The bundle that the address stood for when it was last compared; empty while that is not known yet."""
     bytes_total: int
     bytes_resident: int
+    checked_at: float | None = None
+    """When the origin was last seen to have this content; None where that is not known."""
+    sketch: Sketch = ()
+    """Of the content, where another node may have another one of the same address."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +58,7 @@ class Inventory:
     bundles: tuple[CachedBundle, ...] = ()
     """By address."""
     content: str = ""
-    """Digest of the bundles: equal content is equal bundles."""
+    """Digest of the bundles: equal content is equal bundles, but for a younger `checked_at`."""
 
     def is_stale(self, now: float) -> bool:
         """Whether nobody should believe it any more."""
@@ -66,7 +74,8 @@ class Inventories(Transactions):
         """Make this all that `node` holds; whether anything was written. Of one address the last entry counts."""
         held = [bundle for _, bundle in sorted({bundle.address: bundle for bundle in bundles}.items())]
         body = [asdict(bundle) for bundle in held]
-        content = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+        news = [{**told, "checked_at": _coarse(told["checked_at"])} for told in body]
+        content = hashlib.sha256(json.dumps(news, sort_keys=True).encode()).hexdigest()
         columns = (_rows.c.at, _rows.c.bandwidth_bytes_per_s, _rows.c.content)
         with self.reading() as connection:
             last = connection.execute(sa.select(*columns).where(_rows.c.node == node)).one_or_none()
@@ -95,9 +104,19 @@ class Inventories(Transactions):
             for some in chunks(news):
                 query = sa.select(_rows.c.node, _rows.c.bundles).where(_rows.c.node.in_(some))
                 for node, bundles in connection.execute(query):
-                    held = tuple(CachedBundle(**bundle) for bundle in bundles)
+                    held = tuple(_bundle(bundle) for bundle in bundles)
                     found[node] = replace(found[node], bundles=held)
         return found
+
+
+def _coarse(checked_at: float | None) -> float | None:
+    return None if checked_at is None else checked_at // CHECKED_TOLERANCE_SECONDS
+
+
+def _bundle(told: Mapping[str, Any]) -> CachedBundle:
+    """What an agent wrote, of this version or of one that says less or more."""
+    known = {field.name: told[field.name] for field in fields(CachedBundle) if field.name in told}
+    return CachedBundle(**{**known, "sketch": tuple(SampledBlob(*blob) for blob in known.get("sketch", ()))})
 
 
 def _alike(bandwidth: float | None, other: float | None) -> bool:

@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 from dsec_blocks.ledger import CachedBundle, Fence, Inventory, Ledger
-from dsec_blocks.ledger.inventories import REFRESH_SECONDS, STALE_SECONDS
+from dsec_blocks.ledger.inventories import CHECKED_TOLERANCE_SECONDS, REFRESH_SECONDS, STALE_SECONDS
+from dsec_blocks.model.content_sketch import sketch_of
 from tests.fixtures.clock import ManualClock
 
 LLAMA = CachedBundle(address="s3://models/llama", digest="a" * 64, bytes_total=4 << 30, bytes_resident=3 << 30)
@@ -76,3 +77,13 @@ def test_a_bandwidth_that_differs_by_chance_is_no_news(ledger: Ledger) -> None:
     assert _report(ledger, "n1", LLAMA, at=12.0, bandwidth=1.2e8)
     assert _report(ledger, "n1", LLAMA, at=13.0, bandwidth=None)
     assert not _report(ledger, "n1", LLAMA, at=14.0, bandwidth=None)
+
+
+def test_that_an_address_still_stands_for_the_same_is_written_now_and_then(ledger: Ledger) -> None:
+    seen = replace(LLAMA, checked_at=0.0, sketch=sketch_of({"a" * 64: 4 << 30}, is_here=lambda digest: True))
+    assert _report(ledger, "n1", seen, at=10.0)
+    assert ledger.inventories()["n1"].bundles == (seen,)
+    assert not _report(ledger, "n1", replace(seen, checked_at=CHECKED_TOLERANCE_SECONDS - 1), at=10.0)
+    later = replace(seen, checked_at=CHECKED_TOLERANCE_SECONDS)
+    assert _report(ledger, "n1", later, at=10.0)
+    assert ledger.inventories()["n1"].bundles == (later,)

@@ -4,6 +4,7 @@ import pytest
 
 from dsec_blocks.ledger import CachedBundle, Inventory
 from dsec_blocks.ledger.inventories import STALE_SECONDS
+from dsec_blocks.model.content_sketch import sketch_of
 from dsec_blocks.model.devices import Node
 from dsec_workers.lifecycle.data_distance import ASSUMED_BANDWIDTH_BYTES_PER_S, DataDistance, NodeSeconds
 
@@ -141,3 +142,47 @@ def test_shared_pairs_are_found_like_any_tuple() -> None:
     pairs = NodeSeconds([("n1", 40.0)])
     assert {pairs: 1}[(("n1", 40.0),)] == 1
     assert hash(pairs) == hash(pairs) == hash((("n1", 40.0),))
+
+
+def content(*blobs: str, here: str | None = None, at: float, address: str = LLAMA) -> CachedBundle:
+    """An address whose blobs have 1 GB each, seen at the origin `at`; of these the node has those in `here`."""
+    held = blobs if here is None else tuple(here)
+    return CachedBundle(
+        address=address,
+        digest="".join(blobs),
+        bytes_total=len(blobs) * 1000 * MB,
+        bytes_resident=len(held) * 1000 * MB,
+        checked_at=at,
+        sketch=sketch_of(dict.fromkeys(blobs, 1000 * MB), is_here=lambda blob: blob in held),
+    )
+
+
+PART = f"{LLAMA} (include *.bin)"
+
+
+@pytest.mark.parametrize(
+    ("case", "told", "saved"),
+    [
+        ("other weights", {"n1": [content(*"abcd", at=1)], "n2": [content(*"wxyz", at=2)]}, {"n2": 40}),
+        ("one file is new", {"n1": [content(*"abcd", at=1)], "n2": [content(*"abcx", at=2)]}, {"n1": 30, "n2": 40}),
+        ("one more file", {"n1": [content(*"abc", at=1)], "n2": [content(*"abcd", at=2)]}, {"n1": 30, "n2": 40}),
+        ("many files less", {"n1": [content(*"abcd", at=1)], "n2": [content(*"a", at=2)]}, {"n1": 10, "n2": 10}),
+        ("the old was evicted but for a file that another bundle has",
+         {"n1": [content(*"abcd", here="a", at=1)], "n2": [content(*"abcx", at=2)]}, {"n1": 10, "n2": 40}),
+        ("the new was evicted, and is known all the same",
+         {"n1": [content(*"abcd", at=1)], "n2": [content(*"abxy", here="", at=2)]}, {"n1": 20}),
+        ("the origin went back to the old",
+         {"n1": [content(*"abcd", at=3)], "n2": [content(*"wxyz", at=2)]}, {"n1": 40}),
+        ("both have the same, looked at on different days",
+         {"n1": [content(*"abcd", at=1)], "n2": [content(*"abcd", at=2)]}, {"n1": 40, "n2": 40}),
+        ("some of the files of the old",
+         {"n1": [content(*"abc", at=1, address=PART)], "n2": [content(*"axyz", at=2)]}, {"n1": 10, "n2": 40}),
+        ("nobody says when", {"n1": [holds(LLAMA, 4000, 4000)], "n2": [content(*"wxyz", at=2)]}, {"n1": 40, "n2": 40}),
+    ],
+)  # fmt: skip
+def test_a_node_with_the_old_content_of_an_address_has_what_the_new_shares_with_it(
+    case: str, told: dict[str, list[CachedBundle]], saved: dict[str, float]
+) -> None:
+    """It weighed as much as the node that had the new."""
+    data = distance(*((name, bundles, 100.0) for name, bundles in told.items()))
+    assert dict(data.seconds_saved([LLAMA])) == saved

@@ -14,7 +14,9 @@ from dsec_blocks.cache.transfer import TransferSettings
 from dsec_blocks.gateways.clock import SystemClock
 from dsec_blocks.ledger import Ledger
 from dsec_blocks.ledger.prefetches import PrefetchState
+from dsec_blocks.model.devices import Node
 from dsec_blocks.model.errors import InvalidRequest
+from dsec_workers.lifecycle.data_distance import DataDistance
 from dsec_workers.node_agent.access import is_right
 from dsec_workers.node_agent.measuring import Tally
 from dsec_workers.node_agent.ordered import Ordered, judge
@@ -133,6 +135,26 @@ def test_a_fetch_of_newer_content_is_believed_before_the_older_content_that_is_h
     assert total == 16 * MIB and here < 16 * MIB
     cache.acquire(uri, revalidate="always").release()
     assert reported(cache) == {f"file://{uri}": (16 * MIB, 16 * MIB)}
+
+
+def test_the_report_says_how_much_of_the_new_content_a_node_with_the_old_has(
+    cache: Cache, ledger: Ledger, tmp_path: Path
+) -> None:
+    """Who had not asked the origin since counted as one that has all of the new content."""
+    uri = put(tmp_path, "model", 900)
+    put_more(uri, head=b"h" * 100)
+    cache.acquire(uri).release()
+    ledger.report_inventory("old", at=cache.store.clock.now(), bandwidth_bytes_per_s=1.0, bundles=held(cache.store))
+    put_more(uri, head=b"n" * 300)
+    cache.acquire(uri, revalidate="always").release()
+    ledger.report_inventory("new", at=cache.store.clock.now(), bandwidth_bytes_per_s=1.0, bundles=held(cache.store))
+    data = DataDistance(
+        ledger.inventories(), nodes=[Node(name="old"), Node(name="new")], now=cache.store.clock.now()
+    ).of([uri])
+    assert [(each.node, each.bytes_resident, each.bytes_total) for each in data] == [
+        ("new", 1200, 1200),
+        ("old", 900, 1200),
+    ]
 
 
 def test_an_interrupted_fetch_that_lies_there_is_no_news_again_and_again(

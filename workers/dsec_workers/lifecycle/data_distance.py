@@ -2,15 +2,17 @@
 
 What a start costs on a node is the bytes it lacks, divided by what its fetches get. `plan()` is given the difference
 to a typical node that has none of it, so a node that nothing is known of stands at zero: unknown data, an inventory
-that nobody has confirmed for long, and a bandwidth that is near the typical one all say nothing. Pure.
+that nobody has confirmed for long, and a bandwidth that is near the typical one all say nothing. An address stands for
+what its origin was last seen to have by any node; a node with older content has of it what both share. Pure.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from statistics import median_low
 from typing import Any
 
 from dsec_blocks.ledger import CachedBundle, Inventory
+from dsec_blocks.model.content_sketch import shared_bytes
 from dsec_blocks.model.devices import Node
 from dsec_blocks.model.units import format_duration, format_memory
 
@@ -63,12 +65,13 @@ class DataDistance:
         self.typical_bytes_per_s = median_low(measured) if measured else ASSUMED_BANDWIDTH_BYTES_PER_S
         self._held: dict[str, dict[str, CachedBundle]] = {}
         self._sized: set[str] = set()
+        newest = _newest(self.believed.values())
         for name, inventory in self.believed.items():
             for bundle in inventory.bundles:
                 self._sized.add(bundle.address)
                 for address in {bundle.address, whole_of(bundle.address)}:
                     on = self._held.setdefault(address, {})
-                    on[name] = _most(bundle, on.get(name))
+                    on[name] = _most(_of_use(bundle, newest.get(address)), on.get(name))
         self._known: dict[tuple[str, ...], tuple[tuple[DataOnNode, ...], NodeSeconds]] = {}
 
     def of(self, inputs: Sequence[str]) -> tuple[DataOnNode, ...]:
@@ -130,6 +133,28 @@ def whole_of(address: str) -> str:
         return BundleAddress.parse(address).uri
     except CacheError:
         return address
+
+
+def _newest(inventories: Iterable[Inventory]) -> dict[str, CachedBundle]:
+    """By address the content that its origin was last seen to have."""
+    found: dict[str, CachedBundle] = {}
+    for inventory in inventories:
+        for bundle in inventory.bundles:
+            if bundle.sketch and bundle.checked_at is not None:
+                last = found.get(bundle.address)
+                if last is None or bundle.checked_at > (last.checked_at or 0.0):
+                    found[bundle.address] = bundle
+    return found
+
+
+def _of_use(bundle: CachedBundle, newest: CachedBundle | None) -> CachedBundle:
+    """What a node has of the `newest` content of an address, which may have been another one when it fetched."""
+    if newest is None or bundle.checked_at is None or bundle.digest == newest.digest:
+        return bundle
+    if bundle.checked_at >= (newest.checked_at or 0.0):
+        return bundle
+    shared = shared_bytes(newest.sketch, bundle.sketch, total_bytes=newest.bytes_total)
+    return replace(bundle, bytes_total=newest.bytes_total, bytes_resident=shared)
 
 
 def _most(one: CachedBundle, other: CachedBundle | None) -> CachedBundle:

@@ -6,11 +6,12 @@ from dataclasses import dataclass, field
 from dsec_blocks.cache import Cache
 from dsec_blocks.cache.bundles import Manifest
 from dsec_blocks.cache.inventory import OnItsWay, on_its_way, part_here
-from dsec_blocks.cache.store.refs import all_refs
+from dsec_blocks.cache.store.refs import all_refs, read_listing
 from dsec_blocks.cache.store.store import Store
 from dsec_blocks.cache.store.views import resident_bundles
 from dsec_blocks.ledger import Ledger
 from dsec_blocks.ledger.inventories import CachedBundle
+from dsec_blocks.model.content_sketch import Sketch, sketch_of
 
 MOST_ADDRESSES = 1000
 _STEPS = 8
@@ -51,12 +52,17 @@ def held(store: Store) -> list[CachedBundle]:
     found = {}
     checked_at = {}
     for key, ref in newest:
-        is_here = bool(resident.get(ref.bundle, empty).files)
-        here = ref.size_bytes if is_here else min(ref.size_bytes, part_here(store, key, ref))
+        manifest = resident.get(ref.bundle, empty)
+        here = ref.size_bytes if manifest.files else min(ref.size_bytes, part_here(store, key, ref))
         address = str(ref.address)
         checked_at[address] = ref.checked_at
         found[address] = CachedBundle(
-            address=address, digest=ref.bundle, bytes_total=ref.size_bytes, bytes_resident=here
+            address=address,
+            digest=ref.bundle,
+            bytes_total=ref.size_bytes,
+            bytes_resident=here,
+            checked_at=ref.checked_at,
+            sketch=() if ref.address.is_pinned else _sketch(store, key, manifest),
         )
     for address, coming in on_its_way(store).items():
         if coming.since < checked_at.get(address, 0.0):
@@ -65,6 +71,14 @@ def held(store: Store) -> list[CachedBundle]:
             address=address, digest="", bytes_total=coming.total_bytes, bytes_resident=_fetched(coming)
         )
     return list(found.values())
+
+
+def _sketch(store: Store, key: str, manifest: Manifest) -> Sketch:
+    """What the address stands for, so that a node with other content of it can be told how much of that is of use."""
+    if manifest.files:
+        return sketch_of({file.digest: file.size_bytes for file in manifest.files}, is_here=lambda digest: True)
+    listed = {digest: size for _, size, digest in read_listing(store.layout, key).values()}
+    return sketch_of(listed, is_here=lambda digest: store.layout.blob(digest).is_file())
 
 
 def _trace(store: Store) -> object:
