@@ -3,12 +3,15 @@
     python -m benchmarks.cache [--only a|b|c] [--resume]
 
 Each part is a module with `measure() -> (figures, rows)` and `AIMS`. Its figures are in the result file as soon as it
-has been measured; a part that is run alone replaces its own and leaves the others as they were.
+has been measured; a part that is run alone replaces its own and leaves the others as they were. So does one that fails:
+the others are measured all the same, and the call ends with exit code 1.
 """
 
 import argparse
 import json
+import sys
 import time
+import traceback
 from datetime import UTC, datetime, timedelta
 from importlib import import_module
 from typing import Any
@@ -30,11 +33,17 @@ def main() -> None:
     chosen = told.only or sorted(PARTS)
     if told.resume:
         chosen = [part for part in chosen if not _is_fresh(context["measured"].get(part))]
+    failed = []
     for part in chosen:
         print(f"part {part} of {', '.join(chosen)}: {PARTS[part]}", flush=True)
         began = time.monotonic()
         module = import_module(PARTS[part])
-        measured, rows = module.measure()
+        try:
+            measured, rows = module.measure()
+        except Exception:  # noqa: BLE001 - whatever became of one part, the others are of use
+            traceback.print_exc()
+            failed.append(part)
+            continue
         figures.update(measured)
         context["aims"].update(module.AIMS)
         context["parts"][part] = [dict(row) for row in rows]
@@ -44,6 +53,8 @@ def main() -> None:
             publish(f"cache_{part}", {}, rows=rows).unlink()  # for the table on the screen only
         publish("cache", figures, seeds=model_starts.SEEDS, aims=context["aims"], context=context)
     print(f"minutes by part: {context['minutes']}", flush=True)
+    if failed:
+        sys.exit(f"not measured: part {', '.join(failed)}; again with --resume")
 
 
 def _before() -> tuple[dict[str, float], dict[str, dict[str, Any]]]:
