@@ -14,6 +14,7 @@ import pytest
 from typer.main import get_command
 
 from dsec_deployments.cli import app
+from tests.fixtures.forking import run_module
 from tests.fixtures.ports import free_port
 
 COMMANDS = [
@@ -68,10 +69,7 @@ COMMANDS += [
 def dsec(*words: str, home: Path, seconds: float = 100, **environment: str) -> "subprocess.CompletedProcess[str]":
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "DSEC_"))}
     settings = {"DSEC_HOME": str(home), "PREFECT_HOME": str(home / "client"), "COLUMNS": "160", **environment}
-    command = [sys.executable, "-m", "dsec_deployments.cli", *words]
-    return subprocess.run(
-        command, capture_output=True, text=True, env={**clean, **settings}, cwd=home, timeout=seconds, check=False
-    )
+    return run_module("dsec_deployments.cli", words, env={**clean, **settings}, cwd=home, seconds=seconds)
 
 
 def help_of(command: str) -> str:

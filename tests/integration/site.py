@@ -4,7 +4,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -20,14 +19,14 @@ from dsec_blocks.ledger import Fence, Ledger
 from dsec_blocks.model.gangs import Gang, GangState
 from dsec_blocks.model.teams import Team
 from dsec_workers.form import default_template
-from tests.fixtures.forking import Forked, Zygote
+from tests.fixtures.forking import Forked, ForkedModule, Zygote, start_module, the_zygote
 from tests.fixtures.ledgers import migrated
 from tests.fixtures.prefect import PrefectServer
 
 FLOWS = Path(__file__).parent
 PATIENCE = float(os.environ.get("DSEC_TEST_PATIENCE") or 1.0)
 """How many times longer than usual things may take before a wait gives up: for a machine that does much else."""
-WorkerProcess: TypeAlias = "subprocess.Popen[bytes] | Forked"
+WorkerProcess: TypeAlias = "subprocess.Popen[bytes] | Forked | ForkedModule"
 LEDGER_LOOK_SECONDS, SERVER_LOOK_SECONDS = 0.1, 0.2
 """How often a wait looks: each look at the Prefect server costs it ten milliseconds that others wait for."""
 TERMINAL = {"COMPLETED", "FAILED", "CRASHED", "CANCELLED"}
@@ -58,9 +57,9 @@ class Site:
     api_url: str = ""
     pool: str = field(default_factory=lambda: f"pool-{uuid4().hex[:8]}")
     zygote: Zygote | None = None
-    """Forks the workers; without it they are started by their command line."""
+    """Forks the workers; without it they are started by their command line, and have an exit status."""
     command: Sequence[str] = ()
-    """That command line; `prefect worker start` for the pool when empty."""
+    """That command line, a module and its words; `prefect worker start` for the pool when empty."""
     workers: list[WorkerProcess] = field(default_factory=list)
     _deployments: dict[tuple[str, str], str] = field(default_factory=dict)
     _ledger: Ledger | None = None
@@ -119,11 +118,13 @@ class Site:
             self.zygote.fork_a_fork_server(self.home, env)
         return Forked(self.zygote.fork("worker", env=env, log=log, argument=self.pool))
 
-    def _command_worker(self, env: dict[str, str], log: Path) -> "subprocess.Popen[bytes]":
-        prefect = (sys.executable, "-m", "prefect", "worker", "start", "-p", self.pool, "--type", "dsec-gang")
-        command = list(self.command or prefect)
-        with log.open("wb") as out:
-            return subprocess.Popen(command, env=env, stdout=out, stderr=subprocess.STDOUT)
+    def _command_worker(self, env: dict[str, str], log: Path) -> "subprocess.Popen[bytes] | ForkedModule":
+        module, *words = self.command or ("prefect", "worker", "start", "-p", self.pool, "--type", "dsec-gang")
+        zygote = the_zygote()
+        if zygote is not None:
+            zygote.prepare("worker")
+            zygote.fork_a_fork_server(self.home, env)
+        return start_module(module, words, env=env, log=log)
 
     def worker_log(self, number: int = -1) -> str:
         number = number % len(self.workers)

@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +9,7 @@ import pytest
 
 from dsec_blocks.ledger import PrefetchState
 from dsec_blocks.model.gangs import GangState
+from tests.fixtures.forking import start_module
 from tests.integration.site import Site
 from tests.integration.test_operators import ordered
 
@@ -24,13 +23,8 @@ def agent(site: Site) -> Iterator[Path]:
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "DSEC_"))}
     log = site.home / "agent.log"
     nodes = [option for number in range(site.nodes) for option in ("--node", f"node-{number}")]
-    with log.open("wb") as out:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "dsec_deployments.cli", "agent", *nodes],
-            env={**clean, "DSEC_HOME": str(site.home), "DSEC_LEDGER_URL": site.ledger_url},
-            stdout=out,
-            stderr=out,
-        )
+    env = {**clean, "DSEC_HOME": str(site.home), "DSEC_LEDGER_URL": site.ledger_url}
+    process = start_module("dsec_deployments.cli", ["agent", *nodes], env=env, log=log)
     yield log
     process.terminate()
     assert process.wait(60) == 0, log.read_text()

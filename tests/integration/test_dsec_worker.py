@@ -1,23 +1,18 @@
 """`dsec worker`, as the systemd unit runs it: what stopping it does to its gangs, and what `dsec down` can do to it."""
 
-import subprocess
-import sys
-
 import pytest
 
 from dsec_blocks.model.gangs import GangState
 from tests.deployments.test_command import dsec, one_line
-from tests.integration.site import Site
+from tests.integration.site import Site, WorkerProcess
 
 pytestmark = pytest.mark.slow
 
 
-def _serve(site: Site, *options: str) -> "subprocess.Popen[bytes]":
+def _serve(site: Site, *options: str) -> WorkerProcess:
     site.zygote = None
-    site.command = (sys.executable, "-m", "dsec_deployments.cli", "worker", "--pool", site.pool, *options)
-    process = site.start_worker()
-    assert isinstance(process, subprocess.Popen)
-    return process
+    site.command = ("dsec_deployments.cli", "worker", "--pool", site.pool, *options)
+    return site.start_worker()
 
 
 def test_a_worker_that_runs_with_evict_has_its_gangs_checkpoint_when_it_is_stopped(site: Site) -> None:

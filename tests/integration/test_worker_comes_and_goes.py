@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from dsec_blocks.model.gangs import GangState
+from tests.crash.cases import seed
+from tests.fixtures.rotation import in_turn
 from tests.integration.site import Site
 
 pytestmark = pytest.mark.slow
@@ -19,7 +21,6 @@ def by_command(site: Site) -> None:
     site.zygote = None
 
 
-@pytest.mark.usefixtures("by_command")
 def test_after_kill_9_the_successor_adopts_what_runs_and_starts_what_waits_18257(site: Site) -> None:
     """Issue 18257: the worker is killed; the run is Running and nothing resumes."""
     notes = site.home / "notes"
@@ -62,17 +63,22 @@ def _policy(point: str) -> dict[str, Any] | None:
     return {"retries": 0, "retry_type": "in_process"} if point.startswith("prefect.claim.policy") else None
 
 
-@pytest.mark.parametrize(
-    "point",
-    [
-        "ledger.admit:kill_after",
-        "prefect.claim.pending:kill_after",
-        "ledger.claimed:kill_after",
-        "prefect.claim.policy:kill_after",
-        "cluster.launch:kill_after",
-        "ledger.launched:kill_before",
-    ],
+MOMENTS = (
+    "ledger.admit:kill_after",
+    "prefect.claim.pending:kill_after",
+    "ledger.claimed:kill_after",
+    "prefect.claim.policy:kill_after",
+    "cluster.launch:kill_after",
+    "ledger.launched:kill_before",
 )
+ANSWERS = [
+    (point, mode)
+    for point in ("prefect.claim.pending", "prefect.claim.policy", "prefect.final.write")
+    for mode in ("lost", "error")
+]
+
+
+@pytest.mark.parametrize("point", in_turn(MOMENTS, day=seed(), days=2))
 def test_a_worker_killed_in_the_middle_of_a_claim_leaves_no_run_pending_20485(site: Site, point: str) -> None:
     """Issues 20485, 18324, 17955: the worker dies between Pending and launch; stuck Pending, the slot is kept."""
     notes = site.home / "notes"
@@ -87,8 +93,7 @@ def test_a_worker_killed_in_the_middle_of_a_claim_leaves_no_run_pending_20485(si
     assert site.ledger.check(site.pool) == []
 
 
-@pytest.mark.parametrize("mode", ["lost", "error"])
-@pytest.mark.parametrize("point", ["prefect.claim.pending", "prefect.claim.policy", "prefect.final.write"])
+@pytest.mark.parametrize(("point", "mode"), in_turn(ANSWERS, day=seed(), days=2))
 def test_a_lost_or_failed_answer_of_the_api_costs_no_run_10263(site: Site, point: str, mode: str) -> None:
     """Issue 10263: the claim timed out but was committed; the retry was aborted; stuck Pending."""
     notes = site.home / "notes"
@@ -140,7 +145,6 @@ def test_sigterm_drains_the_worker_and_gangs_run_on_22528_23016(site: Site) -> N
     assert len(notes.read_text().splitlines()) == 2
 
 
-@pytest.mark.usefixtures("by_command")
 def test_a_drain_with_eviction_checkpoints_and_requeues_everything_first(site: Site) -> None:
     notes = site.home / "notes"
     worker = site.start_worker(DSEC_DRAIN="evict")
@@ -171,7 +175,6 @@ def test_a_standby_plans_nothing_and_takes_over(site: Site) -> None:
     site.wait_state(after, "COMPLETED")
 
 
-@pytest.mark.usefixtures("by_command")
 def test_a_stopped_leader_that_wakes_up_is_fenced_and_stands_by_22664(site: Site) -> None:
     """Issue 22664: the old environment and its replacement both start user code."""
     leader = site.start_worker(DSEC_HOLDER="first")

@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from tests.deployments.kubernetes.conftest import (
     stated_rights,
     token_of,
 )
+from tests.fixtures.forking import run_module
 from tests.fixtures.ports import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -183,14 +183,8 @@ def test_pods_of_the_chart_are_not_root_and_their_root_file_systems_are_read_onl
 
 
 def dsec(kubernetes: ControlPlane, *words: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-m", "dsec_deployments.cli", "deploy", "kubernetes", *words],
-        env={**os.environ, "KUBECONFIG": kubernetes.kubeconfig, "COLUMNS": "200"},
-        cwd=cwd,
-        text=True,
-        capture_output=True,
-        check=False,
-    )
+    env = {**os.environ, "KUBECONFIG": kubernetes.kubeconfig, "COLUMNS": "200"}
+    return run_module("dsec_deployments.cli", ("deploy", "kubernetes", *words), env=env, cwd=cwd, seconds=900)
 
 
 def test_the_command_shows_the_difference_and_changes_nothing(

@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ from dsec_blocks.gateways.clock import SystemClock
 from dsec_blocks.ledger import Ledger
 from dsec_workers.node_agent.access import living_address
 from dsec_workers.node_agent.client import AgentClient
+from tests.fixtures.forking import ForkedModule, start_module
 from tests.fixtures.ledgers import migrated
 from tests.fixtures.misbehaving import origin_server
 
@@ -37,19 +37,19 @@ class Home:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | ForkedModule | None = None
         self.ledger_url = migrated(path / "ledger.db")
 
     def start(self, *options: str, until_it_answers: bool = True, **environment: str) -> "Home":
         self.path.mkdir(exist_ok=True)
         clean = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "DSEC_"))}
-        with (self.path / "agent.log").open("ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "dsec_deployments.cli", "agent", "--node", NODE, *options],
-                env={**clean, "DSEC_HOME": str(self.path), **environment},
-                stdout=log,
-                stderr=log,
-            )
+        words = ["agent", "--node", NODE, *options]
+        self.process = start_module(
+            "dsec_deployments.cli",
+            words,
+            env={**clean, "DSEC_HOME": str(self.path), **environment},
+            log=self.path / "agent.log",
+        )
         if until_it_answers:
             eventually(self._answers, f"the agent answers: {self.log}")
         return self
