@@ -6,16 +6,11 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from dsec_blocks.ledger import Fence, Ledger
+from dsec_blocks.ledger import Ledger
 from tests.fixtures.clock import ManualClock
-from tests.fixtures.ledgers import migrated, opened
+from tests.fixtures.ledgers import clock, fence, migrated, opened
 
-POOL = "pool"
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
+__all__ = ["clock", "fence"]
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
@@ -32,13 +27,6 @@ def ledger(ledger_url: str, clock: ManualClock) -> Iterator[Ledger]:
     ledger = opened(ledger_url, clock=clock)
     yield ledger
     ledger.close()
-
-
-@pytest.fixture
-def fence(ledger: Ledger) -> Fence:
-    fence = ledger.take_lease(POOL, "leader", seen=None)
-    assert fence is not None
-    return fence
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 STOPPED_SECONDS = 2.0
 """How long a question may take before somebody looks whether the agent was stopped in the middle of it."""
 ELSEWHERE: dict[str, str] = {
-    "ledger.observed": "a leader writes it, of pods: struck in tests/workers/lifecycle/test_cards.py",
+    "ledger.observed": "a leader writes it, of pods: struck in tests/workers/lifecycle/test_observed_cards.py",
     "agent.prefetch.discard": "only a file that is no prefetch: see below",
     "ledger.prefetch.ask": "whoever asks: a command that is typed again",
     "ledger.prefetch.take_back": "the same",
