@@ -1,10 +1,13 @@
 """Our Kubernetes adapter beside plain Jobs and Kueue, on this repository's real control plane with KWOK nodes.
 
     python -m benchmarks.kube
-    python -m benchmarks.kube --only a,b --scale 0.1 --systems plain,kueue,ours
+    python -m benchmarks.kube --resume
+    python -m benchmarks.kube --only a,b --scale 0.1 --systems plain,kueue,ours,prefect
 
 For each scenario and each system a fresh control plane is started, filled with nodes and loaded; a process of its own
-watches the pods and takes the times. A run at another scale, or with parts left out, is written to `kube-part.json`.
+watches the pods and takes the times. All that is compared comes first, then the same through Prefect. Each row is kept
+as soon as it is there, so that `--resume` goes on after a cut. A run at another scale, or with parts left out, is
+written to `kube-part.json`.
 """
 
 import argparse
@@ -20,8 +23,22 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from benchmarks import kube_kueue, kube_peers
 from benchmarks.kube_children import Engine, Observer, engine, observer
+from benchmarks.kube_parts import Key, Parts
 from benchmarks.kube_plane import Site, site
-from benchmarks.kube_shapes import KUEUE, OURS, PLAIN, Batch, Scenario, figures, letters, overcommitted, scenarios
+from benchmarks.kube_shapes import (
+    KUEUE,
+    OURS,
+    PREFECT,
+    SYSTEMS,
+    Batch,
+    Scenario,
+    figures,
+    for_system,
+    letters,
+    overcommitted,
+    scenarios,
+)
+from benchmarks.kube_through_prefect import ThroughPrefect, through_prefect, where
 from benchmarks.report import publish
 from dsec_deployments.control_plane import binaries
 
@@ -33,7 +50,6 @@ AIMS = {
     "reclaim2000_vs_kueue": "≤ 0.5",
     "baseline15000_wall_vs_kueue": "≤ 0.5",
 }
-NOT_THERE = ("runs through Prefect are not measured: the engine's Prefect is played (kube_prefect.py)",)
 REST_SECONDS = 5.0
 """Between filling a cluster and what is measured, for every system: what follows a start is written down meanwhile."""
 SPOKEN_SECONDS = 10.0
@@ -50,8 +66,11 @@ class Options:
 
 async def opened(
     system: str, here: Site, scenario: Scenario, options: Options, stack: AsyncExitStack
-) -> tuple[Send, Engine | None]:
-    """The system, started on the control plane: how to submit to it, and our engine if it is that."""
+) -> tuple[Send, Engine | ThroughPrefect | None]:
+    """The system, started on the control plane: how to submit to it, and what is ours of it."""
+    if system == PREFECT:
+        flows = await stack.enter_async_context(through_prefect(here, scenario, ledger=options.ledger))
+        return flows.send, flows
     if system == OURS:
         ours = await stack.enter_async_context(engine(here, ledger=options.ledger, quotas=scenario.quotas))
         return ours.send, ours
@@ -68,6 +87,7 @@ async def measure(
     scenario: Scenario, system: str, options: Options, told: Callable[[str, int, int], None]
 ) -> dict[str, Any]:
     """One row: how long the last step took, from its first create until its last pod was seen Running (or ended)."""
+    scenario = for_system(scenario, system)
     row: dict[str, Any] = {"scenario": scenario.name, "system": system, "wall_s": None}
     spent: dict[str, float] = {}
     steps = [scenario.batches] if scenario.quotas else [(batch,) for batch in scenario.batches]
@@ -109,29 +129,51 @@ async def measure(
         row["cpu_s"] = " ".join(f"{name.removeprefix('kube-')} {seconds:g}" for name, seconds in spent.items())
         if ours is not None:
             row["profile"] = await ours.finish()
+            if isinstance(ours, ThroughPrefect):
+                row |= where(row["profile"], began=began)
     return row
 
 
-async def everything(chosen: list[Scenario], systems: list[str], options: Options) -> list[dict[str, Any]]:
-    """All rows, in order; each is said when it is known. SIGTERM ends it as Ctrl-C does, with nothing left behind."""
+def order_of(chosen: list[Scenario], systems: list[str]) -> list[tuple[Scenario, str]]:
+    """What is measured, one after the other: first what is compared, scenario by scenario, then through Prefect."""
+    compared = [each for each in SYSTEMS if each != PREFECT]
+    return [
+        (scenario, system)
+        for some in (compared, [PREFECT])
+        for scenario in chosen
+        for system in some
+        if system in systems and system in scenario.systems
+    ]
+
+
+async def everything(
+    work: list[tuple[Scenario, str, Key]], options: Options, parts: Parts, *, resumed: dict[Key, dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """All rows, in order; each is said and kept when it is known. SIGTERM ends it as Ctrl-C does, with nothing left
+    running.
+    """
     rows: list[dict[str, Any]] = []
     measuring = asyncio.current_task()
     assert measuring is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, measuring.cancel)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns) as progress:
-        for scenario in chosen:
-            for system in (each for each in scenario.systems if each in systems):
-                task = progress.add_task(f"{scenario.name} {system}", total=None)
-                spoken = Spoken(f"{scenario.name} {system}", say=progress.console.print)
+        for scenario, system, key in work:
+            if key in resumed:
+                progress.console.print(f"{scenario.name} {system}: measured before, {resumed[key]['wall_s']} s")
+                rows.append(resumed[key])
+                continue
+            task = progress.add_task(f"{scenario.name} {system}", total=None)
+            spoken = Spoken(f"{scenario.name} {system}", say=progress.console.print)
 
-                def told(what: str, done: int, total: int, *, task: Any = task, spoken: Spoken = spoken) -> None:
-                    progress.update(task, description=f"{spoken.name}: {what}", completed=done, total=total)
-                    if not progress.console.is_terminal:
-                        spoken(what, done, total)
+            def told(what: str, done: int, total: int, *, task: Any = task, spoken: Spoken = spoken) -> None:
+                progress.update(task, description=f"{spoken.name}: {what}", completed=done, total=total)
+                if not progress.console.is_terminal:
+                    spoken(what, done, total)
 
-                rows.append(await attempted(scenario, system, options, told))
-                progress.console.print(rows[-1])
+            rows.append(await attempted(scenario, system, options, told))
+            parts.keep(key, rows[-1])
+            progress.console.print({name: value for name, value in rows[-1].items() if name != "profile"})
     return rows
 
 
@@ -160,29 +202,32 @@ async def attempted(
         return await measure(scenario, system, options, told)
     except Exception as error:  # noqa: BLE001 - whatever a peer or a program of the control plane fails of
         note = f"{type(error).__name__}: {error}"
-        return {"scenario": scenario.name, "system": system, "wall_s": None, "note": note}
+        name = for_system(scenario, system).name
+        return {"scenario": name, "system": system, "wall_s": None, "note": note, "failed": True}
 
 
 def main() -> None:
     """Parse, measure, publish."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.kube", description=__doc__.splitlines()[0])
     parser.add_argument("--only", default=",".join(scenarios()), help="scenarios, for example a,b (default: all)")
-    parser.add_argument("--systems", default=f"{PLAIN},{KUEUE},{OURS}", help="of plain, kueue, ours (default: all)")
+    parser.add_argument("--systems", default=",".join(SYSTEMS), help=f"of {', '.join(SYSTEMS)} (default: all)")
     parser.add_argument("--scale", type=float, default=1.0, help="part of the full size (default: 1)")
     parser.add_argument("--patience", type=float, default=900.0, help="seconds for one batch before it is given up")
-    parser.add_argument("--ledger", choices=("sqlite", "postgres"), default="sqlite", help="ours; both are durable")
+    parser.add_argument("--ledger", choices=("sqlite", "postgres"), default="postgres", help="ours; both are durable")
+    parser.add_argument("--resume", action="store_true", help="leave out what was measured in the last 12 hours")
     given = parser.parse_args()
     try:
         names = letters(given.only)
     except ValueError as error:
         parser.error(str(error))
     systems = [each.strip() for each in given.systems.split(",") if each.strip()]
-    if not systems or set(systems) - {PLAIN, KUEUE, OURS}:
-        parser.error(f"--systems {given.systems}: name some of {PLAIN}, {KUEUE}, {OURS}")
+    if not systems or set(systems) - set(SYSTEMS):
+        parser.error(f"--systems {given.systems}: name some of {', '.join(SYSTEMS)}")
     if not 0 < given.scale <= 1:
         parser.error(f"--scale {given.scale:g}: write a number above 0, at most 1")
     chosen = [scenarios(given.scale)[name] for name in names]
-    wanted, not_there = systems, list(NOT_THERE)
+    wanted, not_there = systems, [f"{each}, which was not asked for" for each in SYSTEMS if each not in systems]
+    parts = Parts()
     try:
         binaries.provide(progress=print)
         lacking = kube_kueue.why_not(print) if KUEUE in systems else None
@@ -191,20 +236,28 @@ def main() -> None:
             not_there.append(f"Kueue {kube_kueue.VERSION}, and so every figure that compares with it: {lacking}")
             print(f"not measured: {not_there[-1]}")
         options = Options(patience_seconds=given.patience, ledger=given.ledger)
-        rows = asyncio.run(everything(chosen, systems, options))
+        work = [
+            (scenario, system, (given.scale, given.ledger, scenario.name, system))
+            for scenario, system in order_of(chosen, systems)
+        ]
+        resumed = parts.fresh(key for _, _, key in work) if given.resume else {}
+        rows = asyncio.run(everything(work, options, parts, resumed=resumed))
     except binaries.MissingBinaries as error:
         raise SystemExit(str(error)) from error
     except (KeyboardInterrupt, asyncio.CancelledError):
-        raise SystemExit("interrupted; nothing was written, and nothing is left running") from None
+        raise SystemExit(
+            "interrupted; nothing is left running, and what was finished is kept: --resume goes on from there"
+        ) from None
     walls = {(row["scenario"], row["system"]): row["wall_s"] for row in rows if row["wall_s"] is not None}
-    whole = given.scale == 1.0 and set(names) == set(scenarios()) and len(wanted) == 3
-    profiles = {row["scenario"]: row.pop("profile") for row in rows if "profile" in row}
-    found = {**{f"{scenario}_{system}_s": wall for (scenario, system), wall in walls.items()}, **figures(walls)}
+    whole = given.scale == 1.0 and set(names) == set(scenarios()) and set(wanted) >= {*SYSTEMS} - {PREFECT}
+    profiles = {f"{row['scenario']} {row['system']}": row.pop("profile") for row in rows if "profile" in row}
+    found = {**figures(walls), **{f"{scenario}_{system}_s": wall for (scenario, system), wall in walls.items()}}
     if given.scale < 1.0:
         print(f"at scale {given.scale:g}: the names of figures are those of the full size, their loads are not")
     elif not whole:
         print("a part of the whole, at full size: written beside the whole run's file, not into it")
-    print("not there: " + "; ".join(not_there))
+    if not_there:
+        print("not there: " + "; ".join(not_there))
     publish(
         "kube" if whole else "kube-part",
         found,

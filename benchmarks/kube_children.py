@@ -5,7 +5,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -92,8 +92,8 @@ class Engine(Child):
 @asynccontextmanager
 async def observer(here: Site) -> AsyncIterator[Observer]:
     """One that watches already."""
-    async with _process(here, "kube_observer", here.plane.kubeconfig) as (process, log):
-        watching = Observer(process=process, log=log)
+    async with process(here, "kube_observer", here.plane.kubeconfig) as (observing, log):
+        watching = Observer(process=observing, log=log)
         await watching.said(seconds=START_SECONDS)
         yield watching
 
@@ -107,29 +107,38 @@ async def engine(here: Site, *, ledger: str, quotas: Quotas | None = None) -> As
         else:
             url = f"sqlite:///{here.home}/ledger.db"
         told = () if quotas is None else (json.dumps(asdict(quotas)),)
-        async with _process(here, "kube_engine", here.plane.kubeconfig, url, *told) as (process, log):
-            ours = Engine(process=process, log=log)
+        async with process(here, "kube_engine", here.plane.kubeconfig, url, *told) as (leading, log):
+            ours = Engine(process=leading, log=log)
             await ours.said(seconds=START_SECONDS)
-            here.pids["ours"] = process.pid
+            here.pids |= {"ours": leading.pid, **postgres_pid(here.home / "postgres")}
             yield ours
 
 
+def postgres_pid(postgres_home: Path) -> dict[str, int]:
+    """The PostgreSQL server in that folder, for whoever counts processor time; nothing where there is none."""
+    lock = postgres_home / "postmaster.pid"
+    return {"postgres": int(lock.read_text().split()[0])} if lock.exists() else {}
+
+
 @asynccontextmanager
-async def _process(here: Site, name: str, *words: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, Path]]:
+async def process(
+    here: Site, name: str, *words: str, env: Mapping[str, str] | None = None
+) -> AsyncIterator[tuple[asyncio.subprocess.Process, Path]]:
+    """A program of the benchmarks and its log; stopped at the end."""
     log = here.home / f"{name}.log"
     with log.open("wb") as output:
-        process = await asyncio.create_subprocess_exec(
+        started = await asyncio.create_subprocess_exec(
             sys.executable, "-m", f"benchmarks.{name}", *words,
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=output, limit=LINE_BYTES,
-            start_new_session=True, env={**os.environ, "DO_NOT_TRACK": "1"},
+            start_new_session=True, env={**(os.environ if env is None else env), "DO_NOT_TRACK": "1"},
         )  # fmt: skip
     try:
-        yield process, log
+        yield started, log
     finally:
-        if process.returncode is None:
-            process.terminate()
+        if started.returncode is None:
+            started.terminate()
             try:
-                await asyncio.wait_for(process.wait(), FINISH_SECONDS)
+                await asyncio.wait_for(started.wait(), FINISH_SECONDS)
             except TimeoutError:
-                process.kill()
-                await process.wait()
+                started.kill()
+                await started.wait()

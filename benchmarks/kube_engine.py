@@ -13,11 +13,9 @@ import json
 import logging
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
 import anyio
@@ -25,18 +23,18 @@ import anyio.to_thread
 
 from benchmarks.kube_observer import LABEL
 from benchmarks.kube_plane import NAMESPACE, SUBMITTERS, at_once
+from benchmarks.kube_played import IMAGE, IN_NAME, POOL, RUNS_FOR, PlayedCluster, lines, say
 from benchmarks.kube_prefect import PromptPrefect
 from benchmarks.kube_shapes import Batch, Quotas, mixed
+from benchmarks.kube_timed import Timed
 from dsec_blocks.gateways.clock import SystemClock
 from dsec_blocks.ledger import Ledger
 from dsec_blocks.model.gangs import Gang, GangState
 from dsec_blocks.model.requests import MAX_PRIORITY, GangRequest
 from dsec_blocks.model.teams import Team
 from dsec_workers.clusters.kubernetes.api import Api
-from dsec_workers.clusters.kubernetes.cluster import KubernetesCluster
 from dsec_workers.clusters.kubernetes.credentials import ClusterAccess
-from dsec_workers.clusters.kubernetes.settings import KubernetesSettings
-from dsec_workers.clusters.protocol import ClusterEvent, Gone
+from dsec_workers.garbage import look_at_what_is_new
 from dsec_workers.lifecycle.intake import Intake
 from dsec_workers.lifecycle.leading import Leading
 from dsec_workers.lifecycle.term import LaunchSettings, Term
@@ -47,43 +45,8 @@ from dsec_workers.scheduling import plan
 from dsec_workers.scheduling.policy import Policy
 from dsec_workers.settings import KUBERNETES, WorkerSettings
 
-POOL = "bench"
-IMAGE = "registry.k8s.io/pause:3.10"
-RUNS_FOR = "dsec.io/runs-for-milliseconds"
-"""An annotation that the simulated nodes of this repository's control plane obey."""
 LEASE_SECONDS = 60.0
 """On a machine that is full of work, a beat may come late; nobody stands by here."""
-
-
-@dataclass
-class Timed:
-    """Seconds and calls of the ledger by method (in whichever thread), and of plan()."""
-
-    seconds: dict[str, float] = field(default_factory=dict)
-    calls: dict[str, int] = field(default_factory=dict)
-
-    def add(self, name: str, seconds: float) -> None:
-        """One call."""
-        self.seconds[name] = self.seconds.get(name, 0.0) + seconds
-        self.calls[name] = self.calls.get(name, 0) + 1
-
-    def wrap(self, name: str, method: Any) -> Any:
-        """`method`, counted."""
-
-        def timed(*args: Any, **kwargs: Any) -> Any:
-            began = time.monotonic()
-            try:
-                return method(*args, **kwargs)
-            finally:
-                self.add(name, time.monotonic() - began)
-
-        return timed
-
-
-LEDGER_METHODS = (
-    "admit_all", "claimed_all", "launched_all", "started_all", "release_all", "leave_all", "requeue_all", "end_all",
-    "timed_all", "decide", "gang", "gangs", "holders", "enqueue", "set_reasons", "put_nodes", "preemptors", "evictions",
-)  # fmt: skip
 
 
 async def settings_of(intake: Intake, term: Term, run: Run) -> LaunchSettings:
@@ -134,40 +97,22 @@ async def submit(batches: Sequence[Batch], leading: Leading, prefect: PromptPref
     await at_once([gangs[i : i + PAGE] for i in range(0, len(gangs), PAGE)], put, limit=SUBMITTERS)
 
 
-class PlayedCluster(KubernetesCluster):
-    """The production adapter, but the run of a gang whose pods have all ended well is Completed, as runs are."""
-
-    def __init__(self, prefect: PromptPrefect, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._played = prefect
-
-    async def events(self) -> AsyncIterator[ClusterEvent]:
-        """As they come."""
-        async for event in super().events():
-            if isinstance(event, Gone) and event.member_exits and not any(event.member_exits.values()):
-                self._played.complete(event.key.run_id)
-            yield event
-
-
-def say(**what: Any) -> None:
-    """One line to whoever started us."""
-    print(json.dumps(what), flush=True)
-
-
 async def serve(kubeconfig: str, ledger_url: str, quotas: str = "") -> None:
     """Lead until the input ends."""
     timed, clock, metrics = Timed(), SystemClock(), WorkerMetrics(POOL)
     log = logging.getLogger("dsec.bench")
     ledger = Ledger.open(ledger_url, clock=clock)
-    for name in LEDGER_METHODS:
-        setattr(ledger, name, timed.wrap(f"ledger.{name}", getattr(ledger, name)))
+    timed.ledger(ledger)
     settings = WorkerSettings(
         home=Path(), ledger_url=ledger_url, holder="bench", cluster=KUBERNETES, lease_ttl_seconds=LEASE_SECONDS
     )
-    at = KubernetesSettings(pool=POOL, namespace=NAMESPACE, image=IMAGE, has_outposts=False, upload_seconds=0)
     api = await Api.connect(ClusterAccess(kubeconfig=kubeconfig))
     prefect, drain = PromptPrefect(), anyio.Event()
-    cluster = PlayedCluster(prefect, api, at, clock=clock)
+
+    async def complete(run_id: str) -> None:
+        prefect.complete(run_id)
+
+    cluster = PlayedCluster(complete, api, IN_NAME, clock=clock)
     for team in teams(Quotas(**json.loads(quotas))) if quotas else ():
         ledger.put_team(POOL, team)
     await cluster.prepare()
@@ -176,16 +121,17 @@ async def serve(kubeconfig: str, ledger_url: str, quotas: str = "") -> None:
         cluster=cluster, plan=timed.wrap("plan", plan), policy=Policy(min_run_seconds=0.0),
         launch_settings=settings_of, pool_id=lambda: None, log=log, drain=drain, metrics=metrics,
     )  # fmt: skip
+    look_at_what_is_new()
     serving = asyncio.create_task(leading.serve())
     try:
         while not leading.standing.adopted:  # noqa: ASYNC110 - said once, at the start
             await asyncio.sleep(0.05)
         say(ready=True)
-        async for line in _lines():
+        async for line in lines():
             batches = [Batch(**{**said, "queues": tuple(said["queues"])}) for said in json.loads(line)]
             await submit(batches, leading, prefect)
             say(submitted=[batch.name for batch in batches])
-        say(seconds=timed.seconds, calls=timed.calls, requests=api.calls)
+        say(**timed.told(), requests=api.calls)
     finally:
         drain.set()
         serving.cancel()
@@ -193,14 +139,6 @@ async def serve(kubeconfig: str, ledger_url: str, quotas: str = "") -> None:
             await serving
         await cluster.close()
         ledger.close()
-
-
-async def _lines() -> Any:
-    reader = asyncio.StreamReader()
-    loop = asyncio.get_running_loop()
-    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-    while line := await reader.readline():
-        yield line
 
 
 if __name__ == "__main__":

@@ -43,14 +43,13 @@ class Site:
     pids: dict[str, int] = field(default_factory=dict)
 
     def cpu_seconds(self) -> dict[str, float]:
-        """Processor time of each process so far."""
+        """Processor time of each process and its children so far."""
         found = {}
         for name, pid in self.pids.items():
             try:
-                times = psutil.Process(pid).cpu_times()
+                found[name] = sum(map(_cpu_of, [own := psutil.Process(pid), *own.children(recursive=True)]))
             except psutil.NoSuchProcess:
                 continue
-            found[name] = times.user + times.system
         return found
 
     async def requests(self) -> int:
@@ -70,6 +69,14 @@ class Site:
         request = urllib.request.Request(f"{self.plane.server}/metrics", headers=headers)
         with urllib.request.urlopen(request, timeout=30, context=context) as answer:
             return str(answer.read().decode())
+
+
+def _cpu_of(process: psutil.Process) -> float:
+    try:
+        times = process.cpu_times()
+    except psutil.NoSuchProcess:
+        return 0.0
+    return float(times.user + times.system + times.children_user + times.children_system)
 
 
 @asynccontextmanager

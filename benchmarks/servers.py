@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import httpx
@@ -26,6 +26,8 @@ class PrefectServer:
     api_url: str
     home: Path
     postgres_url: str | None
+    pid: int = 0
+    """Of the server's process, whose children are its own too."""
 
     def ledger_url(self, name: str) -> str:
         """A new PostgreSQL database beside Prefect's own, for a ledger; the server must be on PostgreSQL."""
@@ -113,7 +115,7 @@ def prefect_server(database: str) -> Iterator[PrefectServer]:
         process = subprocess.Popen(command, env=env, stdout=log, stderr=log, start_new_session=True)
         try:
             _wait_until_ready(server.api_url, process, home / "server.log")
-            yield server
+            yield replace(server, pid=process.pid)
         finally:
             process.terminate()
             try:

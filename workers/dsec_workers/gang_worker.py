@@ -22,6 +22,7 @@ from prefect.client.schemas.responses import DeploymentResponse
 from prefect.exceptions import InfrastructureNotFound
 from prefect.types._datetime import now as prefect_now
 from prefect.workers.base import BaseWorker, BaseWorkerResult
+from prometheus_client import CollectorRegistry
 
 from dsec_blocks.gateways.clock import SystemClock
 from dsec_blocks.ledger import Ledger
@@ -33,6 +34,7 @@ from dsec_workers.clusters.opening import open_cluster
 from dsec_workers.clusters.protocol import Cluster, GangKey
 from dsec_workers.exit_deadline import exit_within
 from dsec_workers.form import GangJobConfiguration, GangVariables, default_template
+from dsec_workers.garbage import look_at_what_is_new
 from dsec_workers.lifecycle.claims import attempt_of
 from dsec_workers.lifecycle.intake import Intake
 from dsec_workers.lifecycle.leading import Leading
@@ -108,9 +110,10 @@ class GangWorker(BaseWorker[GangJobConfiguration, GangVariables, GangWorkerResul
                 exit_within()
             drain.set()
 
+        look_at_what_is_new()
         try:
             with no_client_retries(), _on_signals(leave):
-                self._cluster = await open_cluster(settings, pool=self._work_pool_name, registry=metrics.registry)
+                self._cluster = await self._opened(settings, metrics.registry)
                 try:
                     async with self:
                         await self._serve(settings, ledger, drain, metrics, run_once=run_once, printer=printer)
@@ -120,6 +123,9 @@ class GangWorker(BaseWorker[GangJobConfiguration, GangVariables, GangWorkerResul
             ledger.close()
         took = f" {clock.monotonic() - asked_at[0]:.1f} s after it was asked to" if asked_at else ""
         printer(f"Worker {self.name!r} stopped{took}!")
+
+    async def _opened(self, settings: WorkerSettings, registry: CollectorRegistry) -> Cluster:
+        return await open_cluster(settings, pool=self._work_pool_name, registry=registry)
 
     async def run(
         self,
@@ -218,7 +224,7 @@ class GangWorker(BaseWorker[GangJobConfiguration, GangVariables, GangWorkerResul
             log=self._logger,
             drain=drain,
             polled=self._polled,
-            logs_of=lambda key: GangDirectory.of(settings.home, key).path if settings.cluster == LOCAL else None,
+            logs_of=(lambda key: GangDirectory.of(settings.home, key).path) if settings.cluster == LOCAL else None,
         )
         self._started_event = await self._emit_worker_started_event()
         printer(f"Worker {self.name!r} started!")

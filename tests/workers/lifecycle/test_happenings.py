@@ -15,6 +15,7 @@ from dsec_blocks.model.gangs import GangState
 from dsec_workers.clusters.protocol import ClusterEvent, Committed, DevicesReleased, GangKey, Gone, Progressed, Started
 from dsec_workers.lifecycle import happenings
 from dsec_workers.lifecycle.term import Term
+from dsec_workers.lifecycle.together import Together
 from tests.blocks.ledger.gangs import POOL, known, launching
 from tests.fixtures.clock import ManualClock
 from tests.fixtures.ledgers import new_ledger
@@ -42,8 +43,9 @@ class Site:
             decide=lambda stage, _, *, run_id, **__: self.told.append((stage, run_id)),
             forget_attempt=self.forgotten.append,
         )  # fmt: skip
-        for name in ("read", "write", "mark"):
+        for name in ("read", "write", "mark", "gang", "_named"):
             setattr(self.term, name, partial(getattr(Term, name), self.term))
+        self.term.asked = Together(self.term._named)
         ledger.observe = self._count
 
     def _count(self, kind: str, _seconds: float, _failed: bool) -> None:

@@ -26,10 +26,11 @@ class Pool:
         self.sent: list[str] = []
         self.failures: list[Exception] = []
         self.heard = anyio.Event()
+        self.logs_of = lambda key: directory if key == GangKey("run", 1) else None
         self.term: Any = SimpleNamespace(
             pool="pool", last_words=set(), ledger=SimpleNamespace(gangs=None), clock=ManualClock(), read=self._read,
             log=SimpleNamespace(debug=lambda *_: None),
-            logs_of=lambda key: directory if key == GangKey("run", 1) else None, api=SimpleNamespace(logs=self._logs),
+            api=SimpleNamespace(logs=self._logs),
         )  # fmt: skip
 
     async def _read(self, *_: object) -> list[Gang]:
@@ -47,14 +48,14 @@ class Pool:
 async def test_what_a_rank_prints_last_is_shipped_after_its_gang_has_left(tmp_path: Path) -> None:
     pool, tail, log = Pool(tmp_path), Tail(), tmp_path / "rank-0.log"
     log.write_text("first\nhalf a li")
-    await _ship_once(pool.term, tail)
+    await _ship_once(pool.term, tail, pool.logs_of)
     assert pool.sent == ["first"]
     log.write_text("first\nhalf a line\nRuntimeError: out of memory")
     pool.gangs = []
     pool.term.last_words.add(GangKey("run", 1))
-    await _ship_once(pool.term, tail)
+    await _ship_once(pool.term, tail, pool.logs_of)
     assert pool.sent == ["first", "half a line", "RuntimeError: out of memory"]
-    await _ship_once(pool.term, tail)
+    await _ship_once(pool.term, tail, pool.logs_of)
     assert len(pool.sent) == 3
 
 
@@ -63,7 +64,7 @@ async def test_a_gang_that_came_and_went_between_two_looks_is_heard(tmp_path: Pa
     (tmp_path / "rank-0.log").write_text("rank 0 of 1\n")
     pool.gangs = []
     pool.term.last_words.add(GangKey("run", 1))
-    await _ship_once(pool.term, Tail())
+    await _ship_once(pool.term, Tail(), pool.logs_of)
     assert pool.sent == ["rank 0 of 1"] and not pool.term.last_words
 
 
@@ -80,7 +81,7 @@ async def test_a_worker_ended_when_its_ledger_was_away_while_it_shipped_logs(
     (tmp_path / "rank-0.log").write_text("rank 0 of 1\n")
     pool.failures = [failure]
     async with anyio.create_task_group() as term:
-        term.start_soon(log_shipping.ship, pool.term)
+        term.start_soon(log_shipping.ship, pool.term, pool.logs_of)
         with anyio.fail_after(20):
             await pool.heard.wait()
         term.cancel_scope.cancel()

@@ -146,3 +146,21 @@ async def test_a_mark_was_lost_when_another_was_cancelled_while_both_were_writte
         await disk.let_go(2)
     assert disk.batches == [["a"], ["b", "c"], ["d"]]
     assert found == ["wrote a", "wrote b", "wrote d"]
+
+
+async def test_what_comes_in_quick_succession_is_written_together_though_no_write_takes_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(together, "LINGER_SECONDS", 1.0)
+    batches: list[int] = []
+
+    async def write(marks: Sequence[tuple[Any, ...]]) -> list[Any]:
+        batches.append(len(marks))
+        return [None] * len(marks)
+
+    writer = Together(write)
+    async with anyio.create_task_group() as group:
+        for number in range(50):
+            group.start_soon(writer.add, (number,))
+            await anyio.lowlevel.checkpoint()
+    assert len(batches) == 2 and sum(batches) == 50, "those that are there at once, and all that came within a second"

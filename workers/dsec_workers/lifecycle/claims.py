@@ -27,7 +27,7 @@ LONGEST_START_BACKOFF_SECONDS = 300.0
 
 async def claim(term: Term, run_id: str, hold_start: bool) -> None:
     """Carry a reserved (or claimed, but not yet launched) gang on until it is launched, or undo it whole."""
-    gang = await term.read(term.ledger.gang, run_id)
+    gang = await term.gang(run_id)
     if gang is None or gang.state not in (GangState.RESERVED, GangState.LAUNCHING) or gang.launch:
         return
     run = term.runs.get(run_id)
@@ -181,7 +181,7 @@ async def _pending(term: Term, gang: Gang, run: Run) -> Run | None:
 
 async def _launch(term: Term, gang: Gang, run: Run, settings: LaunchSettings, hold_start: bool) -> None:
     assert gang.placement is not None
-    present = await term.read(term.ledger.gang, gang.run_id)
+    present = await term.gang(gang.run_id)
     if present is None or present.attempt != gang.attempt or present.state is not GangState.LAUNCHING:
         return
     order = LaunchOrder(

@@ -6,6 +6,7 @@ says what is to be done, so a later tick starts it again, after a pause that gro
 """
 
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -18,6 +19,7 @@ from dsec_workers.prefect_api import ApiUnavailable
 
 FIRST_PAUSE_SECONDS = 0.5
 LONGEST_PAUSE_SECONDS = 10.0
+AT_ONCE = 32
 QUIET = "claim"
 """Work of this name is done silently while there is more of it."""
 
@@ -33,7 +35,7 @@ class Errands:
         log: logging.Logger | logging.LoggerAdapter[logging.Logger],
         done: Callable[[], None],
         fenced: Callable[[], None],
-        limit: int = 16,
+        limit: int = AT_ONCE,
     ) -> None:
         self._group = group
         self._clock = clock
@@ -42,6 +44,7 @@ class Errands:
         self._fenced = fenced
         self._limiter = anyio.CapacityLimiter(limit)
         self._running: dict[str, str] = {}
+        self._names: Counter[str] = Counter()
         self._turned_away: set[str] = set()
         self._ended: dict[str, float] = {}
         self._paused_until: dict[str, tuple[float, float]] = {}
@@ -55,7 +58,7 @@ class Errands:
 
     def running(self, prefix: str) -> int:
         """How many pieces whose name begins with `prefix` are running."""
-        return sum(1 for name in self._running.values() if name.startswith(prefix))
+        return sum(count for name, count in self._names.items() if name.startswith(prefix))
 
     def lately(self, name: str, seconds: float) -> bool:
         """Whether a piece of work called `name` is running, or ended within the last `seconds`."""
@@ -77,6 +80,7 @@ class Errands:
                 self._turned_away.add(key)
             return False
         self._running[key] = name
+        self._names[name] += 1
         self._group.start_soon(self._run, key, name, work, args)
         return True
 
@@ -105,6 +109,7 @@ class Errands:
             self._paused_until.pop(key, None)
         finally:
             self._running.pop(key, None)
+            self._names[name] -= 1
             self._ended[name] = self._clock.monotonic()
             if key in self._turned_away or not (went_well and name == QUIET and self.running(QUIET)):
                 self._turned_away.discard(key)

@@ -56,7 +56,7 @@ async def notify(term: Term, gang: Gang, reason: str, kind: NoticeKind = NoticeK
     key = key_of(gang)
     if key in term.notices or term.errands.running_for(gang.run_id, "claim"):
         return  # told already, or being launched at this moment: the end of that brings us back here
-    present = await term.read(term.ledger.gang, gang.run_id)
+    present = await term.gang(gang.run_id)
     if present is None or present.attempt != gang.attempt or present.state is not GangState.EVICTING:
         return
     gang = present

@@ -136,7 +136,7 @@ async def _say(term: Term, event: Preparing) -> None:
 
 async def _gone(term: Term, event: Gone) -> None:
     key = event.key
-    gang = await term.read(term.ledger.gang, key.run_id)
+    gang = await term.gang(key.run_id)
     if gang is None or gang.attempt != key.attempt or gang.state in (GangState.WAITING, GangState.ENDED):
         # An attempt that was undone or that a successor has already dealt with.
         term.forget_attempt(key)

@@ -54,7 +54,8 @@ class Leading:
     drain: anyio.Event
     polled: Callable[[], None] = lambda: None
     metrics: WorkerMetrics
-    logs_of: Callable[[GangKey], Path | None] = lambda _: None
+    logs_of: Callable[[GangKey], Path | None] | None = None
+    """None: the cluster keeps no logs on this machine, and nobody here ships any."""
     loop: Loop | None = None
     turns: Turns = field(init=False)
     fence: Fence | None = None
@@ -142,7 +143,8 @@ class Leading:
             self.turns.expect(PLAN, CARRY)
             group.start_soon(self._follow, loop.term)
             group.start_soon(self._listen, loop.term)
-            group.start_soon(log_shipping.ship, loop.term)
+            if self.logs_of is not None:
+                group.start_soon(log_shipping.ship, loop.term, self.logs_of)
             group.start_soon(loop.run_carry)
             group.start_soon(loop.run_watch)
             group.start_soon(loop.run_poll)
@@ -193,7 +195,7 @@ class Leading:
             launch_settings=lambda run: self.launch_settings(intake, term, run),
             left=intake.left,
             mention=mention,
-            logs_of=self.logs_of,
+            ships_logs=self.logs_of is not None,
             arrived_at=lambda: intake.arrived_at,
         )
         planning = Planning(plan=self.plan, policy=self.policy)

@@ -34,8 +34,9 @@ WATCH_SECONDS = 5.0
 LEDGER_PAUSE_SECONDS = 0.5
 SHOWN = 10
 """Runs named in a line of the log."""
-REST_SECONDS = 0.02
-"""Between two rounds of planning or carrying: what happens in a burst is looked at together."""
+REST_SECONDS, LONGEST_REST_SECONDS = 0.02, 0.2
+"""Between two rounds of planning or carrying: what happens in a burst is looked at together. Twice as long as the round
+took, within these bounds: a round looks at every gang that is under way, and thousands must not be all that is done."""
 
 
 @dataclass(kw_only=True)
@@ -59,8 +60,7 @@ class Loop:
     async def run_carry(self) -> None:
         """Carry gangs on, for ever."""
         while True:
-            await self._guarded("carry", self.carry)
-            await anyio.sleep(REST_SECONDS)
+            await self._and_rest("carry", self.carry)
             await self.term.carry_wake.wait(CARRY_SECONDS)
 
     async def run_watch(self) -> None:
@@ -79,8 +79,7 @@ class Loop:
     async def run_plan(self) -> None:
         """Plan whenever something happened, until the drain."""
         while not self.term.draining:
-            await self._guarded("plan", self.plan)
-            await anyio.sleep(REST_SECONDS)
+            await self._and_rest("plan", self.plan)
             await self.term.wake.wait(self.term.settings.poll_seconds)
 
     async def settle(self) -> None:
@@ -217,6 +216,12 @@ class Loop:
         self.api_away = False
         self.term.metrics.prefect_away(False)
         return True
+
+    async def _and_rest(self, name: str, step: Callable[[], Awaitable[None]]) -> None:
+        began = self.term.clock.monotonic()
+        await self._guarded(name, step)
+        took = self.term.clock.monotonic() - began
+        await anyio.sleep(min(LONGEST_REST_SECONDS, max(REST_SECONDS, 2 * took)))
 
     async def _guarded(self, name: str, step: Callable[[], Awaitable[None]]) -> None:
         try:

@@ -8,7 +8,6 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeVar
 
 import anyio
@@ -95,8 +94,8 @@ class Term:
     """Have the intake read this run again."""
     arrived_at: Callable[[], float] = lambda: float("-inf")
     """When the intake last heard of a run (monotonic)."""
-    logs_of: Callable[[GangKey], Path | None] = lambda _: None
-    """Where the cluster keeps an attempt's logs, if that is on this machine."""
+    ships_logs: bool = False
+    """Whether somebody follows the gangs' logs, and has to read what an attempt said last."""
     gangs: Mapping[str, Gang] = field(default_factory=dict)
     """Gangs that have not ended, as the last plan read them: for metrics. Whoever decides reads the ledger."""
     runs: dict[str, Run] = field(default_factory=dict)
@@ -131,11 +130,14 @@ class Term:
     """Attempts that are over and whose last output may not have been shipped."""
     groups: dict[Callable[..., Any], Together] = field(default_factory=dict)
     """Marks that wait to be written with others, by the ledger's method."""
+    asked: Together = field(init=False)
+    """Gangs that are to be read, together with others."""
     yielding_since: float | None = None
     published_map: list[dict[str, Any]] | None = None
     _began: tuple[float, float] = field(init=False)
 
     def __post_init__(self) -> None:
+        self.asked = Together(self._named)
         self._began = (self.clock.now(), self.clock.monotonic())
 
     def steady(self) -> float:
@@ -146,6 +148,15 @@ class Term:
     async def read(self, method: Callable[..., _T], *args: Any, **kwargs: Any) -> _T:
         """Call a ledger method in a thread."""
         return await anyio.to_thread.run_sync(partial(method, *args, **kwargs))
+
+    async def gang(self, run_id: str) -> Gang | None:
+        """One gang as the ledger has it now, read with whatever others are asked for at this moment."""
+        found: Gang | None = await self.asked.add((run_id,))
+        return found
+
+    async def _named(self, asked: Sequence[tuple[str]]) -> list[Gang | None]:
+        found = await self.read(self.ledger.named, {run_id for (run_id,) in asked})
+        return [found.get(run_id) for (run_id,) in asked]
 
     async def write(self, method: Callable[..., _T], *args: Any, **kwargs: Any) -> _T:
         """Call a ledger method that takes the fence first, in a thread."""
@@ -231,7 +242,8 @@ class Term:
         self.notices.pop(key, None)
         self.stopped_for.pop(key, None)
         self.pauses_told.pop(key.run_id, None)
-        self.last_words.add(key)
+        if self.ships_logs:
+            self.last_words.add(key)
         self.leaving_soon.discard(key)
         self.stopping.discard(key)
 

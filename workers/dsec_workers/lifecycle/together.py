@@ -12,6 +12,8 @@ from typing import Any
 
 import anyio
 
+LINGER_SECONDS = 0.03
+"""From one transaction to the next of its kind, at least: gangs that come in quick succession are written together."""
 MOST = 256
 """Marks in one transaction: others, the beat above all, wait for the lease's row as long as it takes."""
 
@@ -31,6 +33,7 @@ class Together:
         self._write = write
         self._waiting: list[_Waiting] = []
         self._lock = anyio.Lock()
+        self._wrote_at = float("-inf")
 
     async def add(self, mark: tuple[Any, ...]) -> Any:
         """Write `mark`, with whatever else waits; its own answer.
@@ -42,7 +45,9 @@ class Together:
         try:
             async with self._lock:
                 if not mine.over:
+                    await anyio.sleep(max(0.0, self._wrote_at + LINGER_SECONDS - anyio.current_time()))
                     await self._flush()
+                    self._wrote_at = anyio.current_time()
         finally:
             if not mine.over:  # cancelled before anybody took it
                 self._waiting.remove(mine)
