@@ -38,3 +38,19 @@ async def test_a_state_whose_answer_is_lost_is_not_written_twice(site: Site, for
     assert losing.lost == 1
     assert transition.accepted
     assert site.history(run) == ["Scheduled", "Cancelled"]
+
+
+async def test_a_leader_that_was_stopped_while_it_wrote_an_end_does_not_write_it_after_its_successor(
+    site: Site,
+) -> None:
+    run = site.submit("hello")
+    end = Proposal(type="CANCELLED", name="Cancelled", message="Cancelled; its gang has stopped.")
+    async with PrefectClient(site.api_url) as client:
+        for _ in ("the successor", "the leader that was stopped"):
+            assert (await PrefectApi(client).finish(run, end)).accepted
+        assert (await PrefectApi(client).cancelled(run, "Cancelled while waiting.")).accepted
+        assert site.history(run) == ["Scheduled", "Cancelled"]
+        again = Proposal(type="SCHEDULED", name="AwaitingRetry", message="once more", scheduled_time=0.0)
+        assert (await PrefectApi(client).finish(run, again, force=True)).accepted
+        assert (await PrefectApi(client).finish(run, end)).accepted
+    assert site.history(run) == ["Scheduled", "Cancelled", "AwaitingRetry", "Cancelled"]

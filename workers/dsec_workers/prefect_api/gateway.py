@@ -9,7 +9,7 @@ is the only one.
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
-from uuid import uuid4
+from uuid import NAMESPACE_OID, uuid4, uuid5
 
 import anyio
 import httpx
@@ -48,6 +48,16 @@ def no_client_retries() -> Iterator[None]:
     """Inside, Prefect's client tries once; our policy decides what is tried again."""
     with temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}):
         yield
+
+
+def _id_of_end(run_id: str, proposal: Proposal) -> str:
+    """The same for every worker that writes this end of the run.
+
+    A leader that was stopped in the moment of writing writes when it goes on, whatever its successor has written by
+    then. The server refuses a transition that is the run's last one already; a run that was tried again since has had
+    others.
+    """
+    return str(uuid5(NAMESPACE_OID, f"{run_id}/{proposal.type}/{proposal.name}"))
 
 
 class PrefectApi:
@@ -220,7 +230,8 @@ class PrefectApi:
 
     async def finish(self, run_id: str, proposal: Proposal, *, force: bool = False) -> Transition:
         """Write the final state of a run whose processes are gone."""
-        return await self._set_state(run_id, proposal, force=force, at="prefect.final.write")
+        once = _id_of_end(run_id, proposal)
+        return await self._set_state(run_id, proposal, force=force, at="prefect.final.write", transition_id=once)
 
     async def cancel(self, run_id: str, message: str) -> Transition:
         """Ask for the run's cancellation, as the UI does."""
@@ -230,7 +241,8 @@ class PrefectApi:
     async def cancelled(self, run_id: str, message: str) -> Transition:
         """Complete a cancellation."""
         proposal = Proposal(type="CANCELLED", name="Cancelled", message=message)
-        return await self._set_state(run_id, proposal, at="prefect.cancelled.write")
+        once = _id_of_end(run_id, proposal)
+        return await self._set_state(run_id, proposal, at="prefect.cancelled.write", transition_id=once)
 
     async def forget_infrastructure(self, run_id: str) -> None:
         """A queued run has no infrastructure: with a pid, a Cancel in the UI would hang in Cancelling."""
@@ -262,14 +274,30 @@ class PrefectApi:
     # The wire
 
     async def _set_state(
-        self, run_id: str, proposal: Proposal, *, at: str, force: bool = False, keeps_waiting: bool = False
+        self,
+        run_id: str,
+        proposal: Proposal,
+        *,
+        at: str,
+        force: bool = False,
+        keeps_waiting: bool = False,
+        transition_id: str | None = None,
     ) -> Transition:
-        return await self._send_state(run_id, proposal.to_json(""), at=at, force=force, keeps_waiting=keeps_waiting)
+        return await self._send_state(
+            run_id, proposal.to_json(""), at=at, force=force, keeps_waiting=keeps_waiting, transition_id=transition_id
+        )
 
     async def _send_state(
-        self, run_id: str, state: dict[str, Any], *, at: str, force: bool, keeps_waiting: bool = False
+        self,
+        run_id: str,
+        state: dict[str, Any],
+        *,
+        at: str,
+        force: bool,
+        keeps_waiting: bool = False,
+        transition_id: str | None = None,
     ) -> Transition:
-        transition_id = str(uuid4())
+        transition_id = transition_id or str(uuid4())
         if keeps_waiting:
             transition_id = KEEPS_WAITING + transition_id[len(KEEPS_WAITING) :]
         details = {**(state.get("state_details") or {}), "transition_id": transition_id, "flow_run_id": run_id}
