@@ -24,15 +24,8 @@ def processes_of(home: Path) -> list[int]:
 
     `DSEC_RUN_ID` in `/proc/PID/environ` would miss the forked: it shows what a process was executed with.
     """
-    inside = f"{home}{os.sep}"
-    found = []
-    for row in processes.processes():
-        if row.is_zombie or row.pid == os.getpid():
-            continue
-        files = processes.open_files(row.pid).values()
-        if any(path.startswith(inside) for path in files) or _cwd(row.pid).startswith(inside):
-            found.append(row.pid)
-    return found
+    others = [row.pid for row in processes.processes() if not row.is_zombie and row.pid != os.getpid()]
+    return [pid for pid in others if is_below(home, pid)]
 
 
 def carrying(run_ids: set[str]) -> list[int]:
@@ -53,6 +46,17 @@ def stopped(pids: list[int]) -> list[int]:
             if text[text.rindex(")") + 2] == "T":
                 found.append(pid)
     return found
+
+
+def all_stopped() -> list[int]:
+    """Whatever SIGSTOP has stopped on this machine."""
+    return stopped([int(entry) for entry in os.listdir("/proc") if entry.isdigit()])
+
+
+def is_below(home: Path, pid: int) -> bool:
+    """Whether a process has its output, working directory or an open file below `home`."""
+    inside = f"{home}{os.sep}"
+    return any(path.startswith(inside) for path in (_cwd(pid), *processes.open_files(pid).values()))
 
 
 def describe(pid: int) -> str:

@@ -60,8 +60,8 @@ def test_whoever_recovers_may_be_killed_too(struck: Case, again: Strike, stage: 
     assert not outcome.broken, f"{struck}, then {again}\n{outcome.report}"
 
 
-def test_fifteen_days_strike_each_important_point_in_every_mode() -> None:
-    struck = {str(case.strike) for day in range(15) for case in cases.todays(1000 + day)}
+def test_twenty_five_days_strike_each_important_point_in_every_mode() -> None:
+    struck = {str(case.strike) for day in range(25) for case in cases.todays(1000 + day)}
     assert {f"{point}:{mode}" for point in cases.ALWAYS for mode in MODES} <= struck
 
 

@@ -21,7 +21,7 @@ from dsec_blocks.gateways.faults import ENV_FAULT_LOG, ENV_FAULT_ONCE
 from dsec_blocks.gateways.processes import ProcessId
 from dsec_blocks.model.names import ENV_FAULT, ENV_HOME
 from dsec_workers.clusters.local.layout import socket_path
-from tests.crash.sightings import DeviceWatch, describe, processes_of, resume, stopped
+from tests.crash.sightings import DeviceWatch, all_stopped, describe, is_below, processes_of, resume
 from tests.integration.site import LEDGER_LOOK_SECONDS, PATIENCE, TERMINAL, Site
 
 FLOWS = Path(__file__).parent / "flows"
@@ -223,8 +223,9 @@ class World(Site):
         if not self.living and self.is_watching and self.started < RESTARTS:
             self.new_worker()
         if self.strike is not None and self.strike.mode == "stall" and self.was_struck:
-            for pid in stopped(processes_of(self.home)):
-                self._sit_out(pid)
+            for pid in all_stopped():
+                if is_below(self.home, pid):
+                    self._sit_out(pid)
 
     def _sit_out(self, pid: int) -> None:
         self.tell(f"stopped: {describe(pid)}")
@@ -250,9 +251,9 @@ class World(Site):
 
     # --- runs ---------------------------------------------------------------------------------------------------
 
-    def deployment(self, flow: str, **variables: Any) -> str:
-        key = (flow, repr(sorted(variables.items())))
-        if key not in self._deployments:
+    def deployment(self, flow: str, **_: Any) -> str:
+        """One a flow, without variables: the server would check them for 30 ms, and then again with each run."""
+        if (key := (flow, "")) not in self._deployments:
             flow_id = self.http.post("flows/", json={"name": flow}).raise_for_status().json()["id"]
             pull = [{"prefect.deployments.steps.set_working_directory": {"directory": str(FLOWS)}}]
             body = {
@@ -262,7 +263,6 @@ class World(Site):
                 "entrypoint": f"crash_flows.py:{flow}",
                 "path": str(FLOWS),
                 "pull_steps": pull,
-                "job_variables": {"env": self.fault_environment(), **variables},
                 "enforce_parameter_schema": False,
             }
             answer = self.http.post("deployments/", json=body)
@@ -273,7 +273,9 @@ class World(Site):
     def start(self, flow: str, name: str, *, expects: tuple[str, ...] = ("COMPLETED",), **fields: Any) -> str:
         """Submit a run called `name`; it must end in one of the states `expects`."""
         parameters = {"where": str(self.home / f"{name}.notes"), **fields.pop("parameters", {})}
-        run_id = self.submit(flow, parameters=parameters, **fields)
+        sent = {each: fields.pop(each) for each in ("queue", "due", "policy") if each in fields}
+        variables = {"env": self.fault_environment(), **fields}
+        run_id = self.submit(flow, parameters=parameters, overrides=variables, **sent)
         self.runs[run_id] = {
             "name": name,
             "expects": (*expects, *self.forgives),
