@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from dsec_blocks.model.gangs import Gang, GangState
-from tests.crash import invariants
+from tests.crash import cases, invariants
 from tests.crash.play import Stage
 from tests.crash.stories import LINGERS
 from tests.crash.world import Strike, World
+from tests.fixtures.rotation import in_turn
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -34,16 +35,15 @@ def running(world: World, run_id: str) -> Gang:
     return found
 
 
-@pytest.mark.parametrize(
-    "strike",
-    [
-        Strike(point="ledger.admit", mode="kill_after", visit=4),
-        Strike(point="ledger.leave", mode="kill_before", visit=2),
-        Strike(point="prefect.requeue.write", mode="kill_after"),
-        Strike(point="ledger.requeue", mode="kill_after"),
-    ],
-    ids=str,
+STRIKES = (
+    Strike(point="ledger.admit", mode="kill_after", visit=4),
+    Strike(point="ledger.leave", mode="kill_before", visit=2),
+    Strike(point="prefect.requeue.write", mode="kill_after"),
+    Strike(point="ledger.requeue", mode="kill_after"),
 )
+
+
+@pytest.mark.parametrize("strike", in_turn(STRIKES, day=cases.seed(), days=2), ids=str)
 def test_a_moved_run_gets_to_its_place_whenever_the_worker_dies(
     strike: Strike, world_of: Callable[[Strike], World]
 ) -> None:

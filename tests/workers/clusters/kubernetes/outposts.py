@@ -43,10 +43,13 @@ class Outposts:
     """And more for some."""
     addresses: list[str] = field(default_factory=list)
     processes: list["subprocess.Popen[bytes]"] = field(default_factory=list)
+    there_before: frozenset[str] = frozenset()
+    """Processes of others, which are looked at again and again otherwise."""
 
     def start(self, devices: Mapping[int, str] = {}) -> None:
         """Start one outpost a member, as its pod's manifest says."""
         settings = KubernetesSettings(pool="gpus", port=self.port, pull_seconds=0.0)
+        self.there_before = frozenset(os.listdir("/proc"))
         for index, job in enumerate(jobs_of(self.order, settings, namespace="x")):
             container = job["spec"]["template"]["spec"]["containers"][0]
             home = self.folder / f"pod-{index}"
@@ -133,8 +136,9 @@ class Outposts:
 
     def left_in(self, index: int) -> list[int]:
         """Processes of a pod that are alive, its outpost among them."""
-        home, table = str(self.folder / f"pod-{index}"), processes.processes()
-        alive = [row.pid for row in table if not row.is_zombie]
+        home = str(self.folder / f"pod-{index}")
+        new = [int(entry) for entry in {*os.listdir("/proc")} - self.there_before if entry.isdigit()]
+        alive = [row.pid for pid in new if (row := processes.sighting(pid)) is not None and not row.is_zombie]
         return [pid for pid in alive if processes.environment(pid).get("DSEC_SCRATCH") == home]
 
     def close(self) -> None:
