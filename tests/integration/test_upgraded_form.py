@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 
 from dsec_workers.form import SHIPPED, default_template
+from tests.crash.cases import seed
+from tests.fixtures.rotation import in_turn
 from tests.integration.site import Site
 
 pytestmark = pytest.mark.slow
@@ -30,7 +32,9 @@ def _fields(site: Site) -> dict[str, Any]:
     return fields
 
 
-@pytest.mark.parametrize("fault", ["", "kill_before", "kill_after", "lost:1", "error:1"])
+@pytest.mark.parametrize(
+    "fault", ["", *in_turn(["kill_before", "lost:1", "kill_after", "error:1"], day=seed(), days=2)]
+)
 def test_the_form_has_the_new_field_and_the_edits_and_a_run_uses_them(site: Site, fault: str) -> None:
     _older(site)
     assert NEW not in _fields(site)

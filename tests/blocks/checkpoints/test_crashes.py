@@ -1,13 +1,15 @@
 """A kill at any durable step of saving, uploading, committing and tidying leaves a store that a run resumes from.
 
 The points are read from the source, so a new one is struck as soon as it exists. What `save` acknowledged must be
-there again once the uploader has been restarted; what was committed must be there without it.
+there again once the uploader has been restarted; what was committed must be there without it. `make test` strikes
+today's part, as tests/crash does.
 """
 
 import os
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +19,8 @@ from dsec_blocks.checkpoints.spool import CLOSED
 from dsec_blocks.checkpoints.uploader import main as upload
 from dsec_blocks.gateways.faults import ENV_FAULT, ENV_FAULT_LOG
 from tests.blocks.checkpoints.ranks import Ranks
+from tests.crash.cases import seed
+from tests.fixtures.rotation import in_turn
 from tools.fault_points import ROOT, points_in, scope_of
 
 pytestmark = pytest.mark.slow
@@ -33,6 +37,12 @@ def points(*, s3: bool) -> list[str]:
     elsewhere = {name for name in found if scope_of(name) in ("command", "janitor")}
     other_place = {"checkpoint.head.publish", "checkpoint.head.prune"} if s3 else {"checkpoint.head.put"}
     return sorted(found - elsewhere - other_place)
+
+
+def struck(points: list[str], *, days: int) -> list[Any]:
+    """Point × mode, in turn: in one day each point in some mode and each mode at some point."""
+    pairs = [(point, MODES[(place + turn) % 4]) for place, point in enumerate(points) for turn in range(4)]
+    return in_turn(pairs, day=seed(), days=days)
 
 
 def in_a_child(work: Callable[[], None], *, fault: str = "", log: Path | None = None) -> int:
@@ -97,8 +107,7 @@ def strike(address: StoreAddress, directory: Path, fault: str, *, saves: int = S
     assert stored == {(commit.step, commit.attempt) for commit in head.commits}, "garbage is left, or data is missing"
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("point", points(s3=False))
+@pytest.mark.parametrize(("point", "mode"), struck(points(s3=False), days=2))
 def test_a_directory_survives_a_fault_at_every_point(
     tmp_path: Path, point: str, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,8 +118,7 @@ def test_a_directory_survives_a_fault_at_every_point(
         strike(open_store(directory / "store"), directory, f"{point}:{mode}:{visit}")
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("point", points(s3=True))
+@pytest.mark.parametrize(("point", "mode"), struck(points(s3=True), days=4))
 def test_a_real_s3_store_survives_a_fault_at_every_point(
     s3_store: object, tmp_path: Path, point: str, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
