@@ -41,6 +41,7 @@ def cancellation(world: World) -> None:
     world.wait("first to commit", lambda: (g := world.gang(first)) and g.last_commit_at)
     second = world.start("waits", "second", expects=("CANCELLED",), nodes=2, devices_per_node=2)
     world.wait("second to wait", lambda: (g := world.gang(second)) and g.state is GangState.WAITING and g.reason)
+    world.wait("second to be told why", lambda: world.state(second)[1] != "Scheduled")
     third = world.train("third", steps=3, nodes=1, devices_per_node=1)
     # With an infrastructure of its own the server leaves a Cancelling run to its worker.
     world.http.patch(f"flow_runs/{second}", json={"infrastructure_pid": "left-by-another"}).raise_for_status()
@@ -173,11 +174,13 @@ def wishes(world: World) -> None:
     waiting = world.start("waits", "waiting", expects=("CANCELLED",), nodes=2, devices_per_node=2)
     world.wait("it waits", lambda: (g := world.gang(waiting)) and g.state is GangState.WAITING)
     world.ledger.wish(world.pool, "prioritize", waiting, {"priority": 5}, by="crash", why="a test")
-    world.ledger.wish(world.pool, "evict", run, {}, by="crash", why="a test")
     freeze = {"scope": "team", "name": "nobody"}
     frozen = world.ledger.wish(world.pool, "freeze", None, freeze, by="crash", why="a test")
     world.wait("the order to be taken up", lambda: world.ledger.wish_taken_up(frozen))
     world.ledger.wish(world.pool, "thaw", None, freeze, by="crash", why="a test")
+    world.ledger.wish(world.pool, "evict", run, {}, by="crash", why="a test")
+    # Cancelled between its reservation and its claim, while what it waits for leaves.
+    world.wait("it is promised its place", lambda: (g := world.gang(waiting)) and g.state is not GangState.WAITING)
     world.ledger.wish(world.pool, "cancel", waiting, {}, by="crash", why="a test")
     world.wait_until_over()
 
