@@ -55,6 +55,31 @@ DISTURBED: dict[str, Callable[[GangView], object]] = {
 }
 
 
+@pytest.mark.parametrize(
+    ("members", "changes", "seconds"),
+    [
+        (0, {}, following.NO_POD_SECONDS),
+        (0, {"is_stopped": True}, following.TICK_SECONDS),
+        (0, {"failure": "no room"}, following.TICK_SECONDS),
+        (2, {"is_started": False}, following.TICK_SECONDS),
+        (2, {}, following.CALM_SECONDS),
+    ],
+)
+def test_while_a_controller_has_made_no_pod_its_gang_is_looked_at_when_it_would_be_asked_why(
+    members: int, changes: dict[str, Any], seconds: float
+) -> None:
+    view = gang(members=members, is_started=changes.get("is_started", members > 0))
+    view.count = 2
+    view.is_stopped, view.failure = changes.get("is_stopped", False), changes.get("failure")
+    settings: Any = KubernetesSettings(pool="gpus")
+    nothing: Any = None
+    followed = Following(
+        view=view, settings=settings, jobs=nothing, complaints=nothing, secrets=nothing, supply=nothing,
+        clock=SystemClock(), is_current=lambda: True, tell=nothing,
+    )  # fmt: skip
+    assert followed._patience() == seconds
+
+
 @pytest.mark.parametrize("disturb", DISTURBED.values(), ids=DISTURBED)
 def test_a_gang_that_runs_is_looked_after_again_when(disturb: Callable[[GangView], object]) -> None:
     view = gang()

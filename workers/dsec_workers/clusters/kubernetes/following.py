@@ -19,7 +19,7 @@ from dsec_workers.clusters.kubernetes.gang_view import GangView
 from dsec_workers.clusters.kubernetes.outpost.identity import gang_token
 from dsec_workers.clusters.kubernetes.secret import NamespaceSecrets
 from dsec_workers.clusters.kubernetes.settings import KubernetesSettings
-from dsec_workers.clusters.kubernetes.starting import Starting
+from dsec_workers.clusters.kubernetes.starting import NO_POD_SECONDS, Starting
 from dsec_workers.clusters.kubernetes.supply import Supply
 from dsec_workers.clusters.protocol import ClusterEvent, Preparing, Started
 
@@ -84,7 +84,7 @@ class Following:
                 except Exception:  # noqa: BLE001 - nobody else follows this gang: its devices would never be free
                     _log.exception("attempt %d of run %s: tried again", view.key.attempt, view.key.run_id)
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(CALM_SECONDS if view.is_calm else TICK_SECONDS):
+                    async with asyncio.timeout(self._patience()):
                         await view.changed.wait()
             await self._hear_the_rest(listening)
         finally:
@@ -92,6 +92,13 @@ class Following:
             with suppress(asyncio.CancelledError):
                 await listening
         await self._conclude()
+
+    def _patience(self) -> float:
+        """How long to wait for news before the clock is looked at."""
+        if self.view.is_calm:
+            return CALM_SECONDS
+        has_no_pod = not self.view.fates() and not self.view.is_stopped and self.view.failure is None
+        return NO_POD_SECONDS if has_no_pod else TICK_SECONDS
 
     async def _hear_the_rest(self, listening: "asyncio.Task[None]") -> None:
         if not listening.done():

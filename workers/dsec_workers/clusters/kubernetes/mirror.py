@@ -127,6 +127,8 @@ class Mirror:
         items, self._version = await self._api.list(
             self._path, labels=self._labels, fields=self._fields, heard=self._hear
         )
+        for item in items:
+            _shortened(item)
         self.lists += 1
         self._figures.listed()
         found = {key_of(item): item for item in items}
@@ -147,6 +149,7 @@ class Mirror:
         self._version = item["metadata"]["resourceVersion"]
         if kind == "BOOKMARK":
             return
+        _shortened(item)
         self._change(key_of(item), None if kind == "DELETED" else item)
 
     def _change(self, key: tuple[str, str], after: Object | None) -> None:
@@ -162,6 +165,11 @@ class Mirror:
         except Exception:  # noqa: BLE001 - anybody may put odd objects into a cluster; the others are not to wait for one
             _log.exception("%s %s is passed over", self._path, "/".join(key))
             self._figures.passed_over()
+
+
+def _shortened(item: Object) -> None:
+    """Without the record of who set which field: half of an object, and nobody here asks."""
+    item["metadata"].pop("managedFields", None)
 
 
 def key_of(item: Object) -> tuple[str, str]:
