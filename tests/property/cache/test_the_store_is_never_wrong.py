@@ -186,7 +186,7 @@ def picture(root: Path) -> dict[str, tuple[int, int]]:
 
 
 StoreIsNeverWrong.TestCase.settings = settings(
-    max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=40, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
 )
 
 

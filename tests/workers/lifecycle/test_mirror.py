@@ -105,7 +105,7 @@ def test_the_mirror_is_the_ledger_after_any_order_of_writes(tmp_path: Path) -> N
     run_state_machine_as_test(
         MirrorMachine,
         settings=settings(
-            max_examples=60,
+            max_examples=40,
             stateful_step_count=40,
             deadline=None,
             suppress_health_check=list(HealthCheck),
