@@ -23,7 +23,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -169,7 +169,7 @@ def filled_ledger(
     running = list(pool.snapshot.gangs())
     ledger.enqueue(fence, [_gang(gang, gang.submitted_at) for gang in running])
     ledger.enqueue(fence, [_gang(gang, gang.eligible_at) for gang in queue])
-    ledger.put_shadows(fence, [{**asdict(shadow), "devices": list(shadow.devices)} for shadow in pool.plan.shadows])
+    ledger.put_shadows(fence, [shadow.to_json() for shadow in pool.plan.shadows])
     places = [AdmissionRequest(run_id=g.run_id, placement=g.placement, expires_at=NOW + 60) for g in running]
     assert not any(isinstance(answer, ReservationConflict) for answer in ledger.admit_all(fence, places))
     assert not any(ledger.claimed_all(fence, [(gang.run_id, 1, None) for gang in running]))

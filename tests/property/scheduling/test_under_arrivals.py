@@ -48,6 +48,35 @@ def test_a_gang_whose_team_has_quota_starts_within_the_bound_while_others_keep_a
     asked = {"topology": Topology.PREFERRED, "gpu_model": None, **width} if data.draw(st.booleans()) else {}
     wide = data.draw(worlds.requests(priority=0, kind=Kind.TRAINING, preemptible=True, **asked))
     subject = QueuedGang(run_id="subject", team="a", request=wide, submitted_at=NOW, eligible_at=NOW)
+    starts_within_the_bound(pool, subject, older, kinds, lengths)
+
+
+@of_each_policy
+@settings(max_examples=20, deadline=None)
+@given(data=st.data())
+def test_a_gang_without_cards_starts_within_the_bound_while_others_keep_arriving(policy, data):
+    """Large ones among small ones that would always find room before them, and among gangs with cards."""
+    cluster = [replace(node, cpus=8.0) for node in sound(data.draw(worlds.nodes(least=1, most=2)))]
+    pool = Pool(cluster, {name: Team(name=name, nominal_devices=1000) for name in worlds.TEAMS}, policy, NOW)
+    older = data.draw(worlds.queues(most=2, priority=0, cpus=2.0))
+    without = {"gpu_model": None, "memory_bytes": None, "topology": Topology.PREFERRED, "priority": 0}
+    small = {**without, "nodes": 1, "cpus": data.draw(st.sampled_from([2.0, 3.0, 4.0]))}
+    kinds = data.draw(worlds.queues(most=3, devices_per_node=0, **small))
+    kinds += data.draw(worlds.queues(most=2, devices_per_node=1, **small))
+    lengths = data.draw(st.lists(st.sampled_from([30.0, 50.0, 80.0, LONGEST]), min_size=3, max_size=6))
+    large = {
+        **without,
+        "nodes": data.draw(st.integers(1, len(cluster))),
+        "cpus": data.draw(st.sampled_from([5.0, 8.0])),
+    }
+    wide = data.draw(worlds.requests(devices_per_node=0, **large))
+    subject = QueuedGang(run_id="subject", team="a", request=wide, submitted_at=NOW, eligible_at=NOW)
+    starts_within_the_bound(pool, subject, older, kinds, lengths)
+
+
+def starts_within_the_bound(pool, subject, older, kinds, lengths):
+    """Let it run, with further ones arriving whenever fewer than five wait."""
+    policy = pool.policy
 
     def arrives(gang, name, at, length):
         request = replace(gang.request, max_runtime_seconds=length)

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from dsec_blocks.model.devices import Device, Health, Node
@@ -105,6 +105,59 @@ def test_with_enforced_limits_the_head_of_line_never_starts_after_its_first_esti
         pool.advance(max(1.0, min(next_moments(pool, first.start))))
         pool.victims_leave()
     assert pool.started.get("head", float("inf")) <= first.start + 1, "later than promised"
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_with_enforced_limits_a_head_without_cards_never_starts_after_its_first_estimate(data):
+    """The same promise in the line of those that ask for no card, whatever keeps arriving, with cards and without."""
+    cluster = [replace(node, cpus=8.0) for node in sound(data.draw(worlds.nodes(least=1, most=3)))]
+    limits = st.sampled_from([300.0, 900.0, 3000.0])
+    teams = {"a": Team(name="a", nominal_devices=1000), "b": Team(name="b", nominal_devices=1000)}
+    pool = Pool(cluster, teams, Policy(), NOW)
+    for number, node in enumerate(cluster):
+        request = GangRequest(cpus=data.draw(st.sampled_from([4.0, 5.0, 6.0])), max_runtime_seconds=data.draw(limits))
+        place = Placement(members=(MemberPlacement(node=node.name),))
+        pool.put(
+            RunningGang(
+                run_id=f"r{number}", team="a", request=request, placement=place, submitted_at=NOW, started_at=NOW
+            )
+        )
+
+    def arrival(name, at, cpus, *, devices=0, **more):
+        limit = data.draw(st.one_of(st.none(), limits))
+        asked = {"cpus": data.draw(st.sampled_from(cpus)), "max_runtime_seconds": limit, **more}
+        request = worlds.requests(
+            priority=0,
+            devices_per_node=devices,
+            gpu_model=None,
+            memory_bytes=None,
+            topology=Topology.PREFERRED,
+            **asked,
+        )
+        team = data.draw(st.sampled_from(["a", "b"]))
+        return QueuedGang(run_id=name, team=team, request=data.draw(request), submitted_at=at, eligible_at=at)
+
+    head = arrival("head", NOW - 5000, [4.0, 5.0, 8.0], max_runtime_seconds=600.0, kind=Kind.TRAINING, preemptible=True)
+    assume(sum(node.cpus // head.request.cpus for node in cluster) >= head.request.nodes)
+    pool.submit(head)
+    shadows = {shadow.run_id: shadow.start for shadow in pool.cycle().shadows}
+    if "head" in pool.started:
+        return
+    start, number = shadows["head"], 0
+    first = start
+    while "head" not in pool.started and pool.now <= first + 1:
+        for _ in range(data.draw(st.integers(1, 3))):
+            pool.submit(arrival(f"n{number}", pool.now, [1.0, 2.0, 3.0], devices=data.draw(st.sampled_from([0, 0, 1]))))
+            number += 1
+        planned = {shadow.run_id: shadow.start for shadow in pool.cycle().shadows}.get("head")
+        if planned is not None:
+            assert planned <= start + 1e-6, "the shadow moved later"
+            start = min(start, planned)
+        assert not any(Pool.overdrawn(node, list(pool.running.values())) for node in cluster)
+        pool.advance(max(1.0, min(next_moments(pool, first))))
+        pool.victims_leave()
+    assert pool.started.get("head", float("inf")) <= first + 1, "later than promised"
 
 
 def next_moments(pool: Pool, start: float) -> list[float]:

@@ -81,7 +81,10 @@ def test_a_gang_without_cards_that_waits_is_no_head_of_the_line_for_cards():
     result = decide(
         cluster(TEN, held), waiting("cpu", "1x0", cpus=4.0, waited=9000), waiting("card", "1", preemptible=False)
     )
-    assert [shadow.run_id for shadow in result.shadows] == ["card"]
+    assert [(shadow.resource_pool, shadow.run_id) for shadow in result.shadows] == [
+        ("every GPU", "card"),
+        ("no GPU", "cpu"),
+    ]
 
 
 def test_the_head_keeps_its_place_and_its_time_from_cycle_to_cycle():

@@ -2,6 +2,7 @@
 
 import pytest
 
+from dsec_blocks.model.requests import Topology
 from dsec_workers.scheduling import Policy
 from tests.workers.scheduling.world import admitted, cluster, decide, node, running, waiting
 
@@ -56,6 +57,31 @@ def test_nobody_is_moved_to_the_failing_node_while_there_is_another():
         running(f"x{i}", f"n{i}/0", preemptible=False) for i in (3, 4))]  # fmt: skip
     result = decide(cluster(FOUR, held, failures={"n1": 1.0}), waiting("two", "2"), policy=Policy(consolidation=True))
     assert [move.placement.members[0].node for admit in result.admits for move in admit.moves] == ["n3"]
+
+
+RACKS = [node(f"{rack}{i}", 2, rack=rack) for rack in "xy" for i in (1, 2, 3)]
+
+
+def test_a_gang_goes_back_to_the_rack_where_it_failed_because_that_is_the_fuller_one():
+    held = [running("r", "x3/0-1", preemptible=False)]
+    assert placed(waiting("a", "2x2"), failures={}, nodes=RACKS, held=held) == {"a": ["x1", "x2"]}
+    assert placed(waiting("a", "2x2"), failures={"x1": 1.0}, nodes=RACKS, held=held) == {"a": ["y1", "y2"]}
+    failures = {"x1": 0.5, "y1": 1.0, "y2": 1.0}
+    assert placed(waiting("a", "2x2"), failures=failures, nodes=RACKS, held=held) == {"a": ["x1", "x2"]}
+
+
+def test_a_rack_is_not_shunned_for_a_node_that_the_gang_does_not_need_there():
+    held = [running("r", "y1/0-1", "y2/0-1", preemptible=False)]
+    assert placed(waiting("a", "2x2"), failures={"x2": 1.0}, nodes=RACKS, held=held) == {"a": ["x1", "x3"]}
+    assert placed(waiting("a", "3x2"), failures={"x2": 1.0}, nodes=RACKS, held=held) == {"a": ["x1", "x2", "x3"]}
+
+
+def test_a_gang_is_sent_back_to_the_nvlink_domain_on_which_the_last_one_failed():
+    linked = [node(f"{domain}{i}", 2, domain=domain) for domain in "xy" for i in (1, 2)]
+    gang = waiting("a", "2x2", topology=Topology.DOMAIN)
+    assert placed(gang, failures={}, nodes=linked) == {"a": ["x1", "x2"]}
+    assert placed(gang, failures={"x2": 1.0}, nodes=linked) == {"a": ["y1", "y2"]}
+    assert placed(gang, failures={"x2": 1.0, "y1": 2.0}, nodes=linked) == {"a": ["x1", "x2"]}
 
 
 @pytest.mark.parametrize("failures", [{}, {"gone": 3.0}])

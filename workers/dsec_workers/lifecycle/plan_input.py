@@ -99,7 +99,7 @@ def snapshot_of(facts: Facts, last: Snapshot | None = None) -> Snapshot:
         }
     others: dict[str, Any] = {
         "teams": facts.teams,
-        "shadows": [Shadow(**{**row, "devices": tuple(row["devices"])}) for row in facts.shadows],
+        "shadows": [Shadow.from_json(row) for row in facts.shadows],
         "usage": facts.usage,
         "frozen": orders.frozen,
         "withheld": orders.withheld,

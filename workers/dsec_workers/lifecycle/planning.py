@@ -1,9 +1,9 @@
 """The ledger's records made into a snapshot, and the plan carried out: admissions first, then reasons."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from math import inf
-from typing import Any, Protocol
+from typing import Protocol
 
 from dsec_blocks.ledger import ACTIVE, SHADOW, Inventory, PolicyRecord
 from dsec_blocks.model.devices import Node
@@ -21,7 +21,7 @@ from dsec_workers.lifecycle.rules import policy_of
 from dsec_workers.lifecycle.run_limits import Room
 from dsec_workers.lifecycle.shadow_policy import ShadowPolicy
 from dsec_workers.lifecycle.term import Term
-from dsec_workers.scheduling.decisions import Hold, Plan, Shadow
+from dsec_workers.scheduling.decisions import Hold, Plan
 from dsec_workers.scheduling.memory import Memory
 from dsec_workers.scheduling.policy import Policy
 from dsec_workers.scheduling.snapshot import QueuedGang, Snapshot
@@ -89,7 +89,7 @@ class Planning:
         plan = await self._asked(term, snapshot, queue, now)
         spent = Spent(began=began, plan_seconds=term.clock.monotonic() - planned)
         recalling.wake_in_time(term, snapshot, plan, self.policy, now)
-        await term.write(term.ledger.put_shadows, [_shadow_row(shadow) for shadow in plan.shadows])
+        await term.write(term.ledger.put_shadows, [shadow.to_json() for shadow in plan.shadows])
         started = [admit for admit in plan.admits if room.holds(gangs[admit.run_id], admit)]
         if len(started) < len(plan.admits):
             term.wake.ring()  # the next cycle tells the others why
@@ -161,7 +161,3 @@ class Planning:
             policy_version=str(record.version),
         )
         return policy
-
-
-def _shadow_row(shadow: Shadow) -> dict[str, Any]:
-    return {**asdict(shadow), "devices": list(shadow.devices)}

@@ -16,7 +16,7 @@ from dsec_workers.scheduling.fleet import Bools, Ints
 from dsec_workers.scheduling.making_way import evicted, moved, shrunk
 from dsec_workers.scheduling.options import How
 from dsec_workers.scheduling.order import GangClass
-from dsec_workers.scheduling.placement import Seats, Shape, cpu_seats, find_seats, fits, pick_devices, placement_of
+from dsec_workers.scheduling.placement import Seats, Shape, find_seats, fits, pick_devices, placement_of
 from dsec_workers.scheduling.reservations import Reservations
 from dsec_workers.scheduling.room import Room, view_of
 from dsec_workers.scheduling.shadow import Kept, expected_runtime, held_longest, kept_devices
@@ -78,9 +78,7 @@ class Attempts:
 
     def _without_devices(self, number: int, kind: GangClass) -> tuple[Admit, Effect] | None:
         trial = self.trial
-        shape = Shape.of(kind.request, kind.request.nodes)
-        able, hosts = trial.fleet.node_schedulable & ~trial.closed, trial.hosts_without_devices(kind, number)
-        seats = cpu_seats(able, trial.load, shape, hosts, trial.saved(number), trial.against)
+        seats = trial.host_seats(kind, trial.hosts_without_devices(kind, number), trial.saved(number))
         if seats is None:
             return None
         nothing = [np.empty(0, np.int64)] * kind.request.nodes

@@ -4,6 +4,7 @@ A waiting gang's place is kept from its start on: whoever is still there then ma
 need. Nodes that declare nothing, and gangs that ask for nothing, are in none of these books.
 """
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from math import inf
 
@@ -13,7 +14,7 @@ from dsec_blocks.model.requests import GangRequest
 from dsec_workers.scheduling.fleet import Bools, Floats, Ints
 from dsec_workers.scheduling.holders import Slots
 from dsec_workers.scheduling.hosts import Hosts, host_needs
-from dsec_workers.scheduling.placement import Shape
+from dsec_workers.scheduling.placement import Seats, Shape, cpu_seats
 from dsec_workers.scheduling.policy import Policy
 from dsec_workers.scheduling.shadow import Kept
 from dsec_workers.scheduling.snapshot import Snapshot
@@ -95,12 +96,30 @@ class Beside:
             _when(tenants.node, tenants.memory_mib, ends, shape.memory_mib - free.memory_mib),
         )
 
+    def earliest(
+        self, shape: Shape, nodes: Bools, load: Ints, kept: Sequence[Kept], against: Floats | None
+    ) -> tuple[float, Seats] | None:
+        """When a gang that asks for no device finds room on these nodes for all its members, and where; None: never.
+
+        What is `kept` for others is not for it; `load` and `against` are as in `cpu_seats`.
+        """
+        tenants, free = self.tenants, self._less(kept)
+
+        def seats(at: float) -> Seats | None:
+            then = free.copy()
+            tenants.only(self._ends <= at).leave(then)
+            return cpu_seats(nodes, load, shape, then, against=against)
+
+        times = np.unique(np.append(self._ends[np.isfinite(self._ends)], self.now)).tolist()
+        first = bisect_left(times, True, key=lambda at: seats(at) is not None)
+        found = seats(times[first]) if first < len(times) else None
+        return None if found is None else (times[first], found)
+
     def in_time(self, keep: Kept, others: Sequence[Kept]) -> bool:
         """Whether the holder finds what it needs at its start, if the `others` find theirs."""
         if not self.counts(keep.shape) or not len(keep.nodes):
             return True
-        then = self._then(keep, others)
-        return bool(then.able(keep.shape.cpu_milli, keep.shape.memory_mib)[keep.nodes].all())
+        return _holds(self._then(keep, others), keep)
 
     def left_by(self, kept: Sequence[Kept]) -> Hosts | None:
         """Per node, what those whom `kept` binds may use so that each of its holders finds what it needs.
@@ -112,7 +131,7 @@ class Beside:
             if not self.counts(keep.shape) or not len(keep.nodes):
                 continue
             earlier = [other for other in kept if other is not keep and other.start <= keep.start]
-            then, nodes = self._then(keep, earlier), keep.nodes
+            then, (nodes, members) = self._then(keep, earlier), np.unique(keep.nodes, return_counts=True)
             if found is None:
                 found = Hosts(np.full(len(then.cpu_milli), inf), np.full(len(then.cpu_milli), inf))
             for room, left, need in (
@@ -120,7 +139,7 @@ class Beside:
                 (found.memory_mib, then.memory_mib, keep.shape.memory_mib),
             ):
                 if need:
-                    room[nodes] = np.minimum(room[nodes], left[nodes] - need)
+                    room[nodes] = np.minimum(room[nodes], left[nodes] - need * members)
         return found
 
     def in_the_way(self, keep: Kept, others: Sequence[Kept], passing: Bools, first: Sequence[int]) -> list[int]:
@@ -138,7 +157,7 @@ class Beside:
         tenants.only(stays & np.isin(tenants.slot, np.array(found, np.int64))).leave(then)
         rest = [slot for slot in np.unique(tenants.slot[stays]).tolist() if slot not in found]
         for slot in sorted(rest, key=lambda s: (-float(self.slots.started_at[s]), s)):
-            if then.able(keep.shape.cpu_milli, keep.shape.memory_mib)[keep.nodes].all():
+            if _holds(then, keep):
                 break
             tenants.only(stays & (tenants.slot == slot)).leave(then)
             found.append(slot)
@@ -171,9 +190,16 @@ class Beside:
     def _less(self, kept: Sequence[Kept]) -> Hosts:
         free = self.free.copy()
         for keep in kept:
-            free.cpu_milli[keep.nodes] -= keep.shape.cpu_milli
-            free.memory_mib[keep.nodes] -= keep.shape.memory_mib
+            np.subtract.at(free.cpu_milli, keep.nodes, keep.shape.cpu_milli)
+            np.subtract.at(free.memory_mib, keep.nodes, keep.shape.memory_mib)
         return free
+
+
+def _holds(hosts: Hosts, keep: Kept) -> bool:
+    """Whether every member of the holder finds what it needs on its node."""
+    nodes, members = np.unique(keep.nodes, return_counts=True)
+    room = hosts.times(keep.shape.cpu_milli, keep.shape.memory_mib, int(members.max(initial=0)))
+    return bool((room[nodes] >= members).all())
 
 
 def _when(node: Ints, amounts: Floats, ends: Floats, lacking: Floats) -> Floats:

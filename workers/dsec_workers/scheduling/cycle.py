@@ -105,7 +105,7 @@ class _Cycle:
         )
 
     def _shadows(self) -> tuple[Shadow, ...]:
-        uuids = self.snapshot.fleet.uuids
+        uuids, names = self.snapshot.fleet.uuids, self.snapshot.fleet.nodes
         return tuple(
             Shadow(
                 run_id=keep.run_id,
@@ -113,6 +113,7 @@ class _Cycle:
                 start=keep.start,
                 devices=tuple(uuids[number] for number in keep.devices.tolist()),
                 since=keep.since,
+                nodes=() if len(keep.devices) else tuple(names[number] for number in keep.nodes.tolist()),
             )
             for keep in sorted(self.trial.kept, key=lambda k: (k.since, k.run_id))
             if not keep.pledge
@@ -238,9 +239,9 @@ class _Cycle:
         trial = self.trial
         if any(keep.resource_pool == kind.pool.label and not keep.pledge for keep in trial.kept):
             return False
-        if not kind.request.devices:
-            return False  # it has no part in the line for devices, nor is anything kept for it
-        if kind.leaving_for or not trial.quota_allows(kind, kind.least.total):
+        if not kind.request.devices and not trial.beside.counts(kind.least):
+            return False  # any node that takes work will do
+        if kind.leaving_for or not trial.may_keep(kind):
             return False
         return self.attempts.reservations.cast_shadow(number, kind)
 

@@ -1,8 +1,8 @@
 """What one scheduling cycle decides: the values that `plan()` returns and the worker carries out."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple
 
 from dsec_blocks.model.gangs import Placement
 from dsec_blocks.model.reasons import Reason
@@ -85,7 +85,8 @@ class Hold(NamedTuple):
 class Shadow:
     """The head of line's sticky reservation on future capacity in one resource pool.
 
-    `start` is never moved later because of a passer; `devices` are what it will take then.
+    `start` is never moved later because of a passer; `devices` are what it will take then. `nodes` says where each
+    member of a gang without devices will be.
     """
 
     run_id: str
@@ -93,6 +94,17 @@ class Shadow:
     start: float
     devices: tuple[str, ...]
     since: float
+    nodes: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-ready fields; `Shadow.from_json` is the inverse."""
+        return {**asdict(self), "devices": list(self.devices), "nodes": list(self.nodes)}
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> "Shadow":
+        """The shadow that `to_json` wrote."""
+        places = {name: tuple(fields.get(name, ())) for name in ("devices", "nodes")}
+        return cls(**{**fields, **places})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

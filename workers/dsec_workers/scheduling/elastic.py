@@ -93,11 +93,15 @@ def grow(trial: Trial, waits_for_room: Callable[[RunningGang], bool]) -> list[Re
         return []
     growths = []
     kept = kept_devices(trial.kept, trial.fleet.size)
+    heads = [keep for keep in trial.kept if not keep.pledge]
+    relied = {slot for keep in heads for slot in trial.beside.relied_on(keep).tolist()}
     for gang in sorted(trial.snapshot.gangs(), key=lambda g: (g.started_at, g.run_id)):
         present = len(gang.placement.members)
         if gang.request.min_nodes is None or present >= gang.request.nodes or not _may_grow(trial, gang):
             continue
-        if kept[_numbers(trial, gang.placement)].any() or waits_for_room(gang):
+        if trial.snapshot.slots[gang.run_id] in relied or kept[_numbers(trial, gang.placement)].any():
+            continue  # a head of line waits for what it has
+        if waits_for_room(gang):
             continue
         found = _largest(trial, gang, trial.free.free & ~kept)
         if found is None:

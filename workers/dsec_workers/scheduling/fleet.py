@@ -20,6 +20,8 @@ from dsec_workers.scheduling.tiers import tiers
 if TYPE_CHECKING:
     from dsec_workers.scheduling.prospects import Prospects
 
+NO_GPU = "no GPU"
+"""Label of the resource pool of gangs that ask for none: they wait in a line of their own."""
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
@@ -136,6 +138,8 @@ class Fleet:
 
     def pool_of(self, request: GangRequest) -> ResourcePool:
         """The resource pool of a request's `gpu_model` and `gpu_memory_bytes`; without classes when nothing matches."""
+        if not request.devices:
+            return ResourcePool(label=NO_GPU, classes=(), mask=np.zeros(self.size, bool))
         auto = request.share is None and request.sharing is Sharing.AUTO and request.devices == 1
         key = (request.gpu_model, request.gpu_memory_bytes, request.share, auto)
         pool = self._pools.get(key)

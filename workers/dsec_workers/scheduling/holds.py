@@ -82,8 +82,11 @@ class Holds:
         trial, request, shape = self.trial, kind.request, kind.least
         if request.devices == 0:
             if kind.backing_off_until is not None and fits_now(trial, number, kind):
-                return reasons.backing_off(kind.backing_off_until, self.trial.now)
-            return reasons.no_open_node(request, self.trial.snapshot.frozen.nodes, self.trial.snapshot.fleet.nodes)
+                return reasons.backing_off(kind.backing_off_until, trial.now)
+            starts = [trial.kept[index].start for index in trial.avoided(kind, number)]
+            if starts and trial.host_seats(kind, trial.free.hosts) is not None:
+                return reasons.kept_for_the_first(request, min(starts), trial.now)
+            return reasons.no_open_node(request, trial.snapshot.frozen.nodes, trial.snapshot.fleet.nodes)
         room = fits_now(trial, number, kind)
         if kind.parent is not None and not room and fits_without(trial, kind.parent, number, kind):
             return reasons.waits_for_parent(kind.parent, request)

@@ -2,8 +2,9 @@
 
 One rule at every scale, after Kueue's best fit: of the domains that can hold the gang take the one with the least
 room, inside it the nodes that those likely to come would miss least (`prospects`), then those with the least left
-over. Large gangs therefore find whole domains, and small ones fill what is already broken. Members sit on different
-nodes (a member is one per node). Of equals the first by name.
+over. Large gangs therefore find whole domains, and small ones fill what is already broken. Where gangs have failed
+lately, domains that need none of those nodes come first. Members sit on different nodes (a member is one per node). Of
+equals the first by name.
 """
 
 from dataclasses import dataclass
@@ -68,7 +69,8 @@ def find_seats(fleet: Fleet, view: View, shape: Shape, saved: Floats | None = No
     if shape.topology is Topology.SPREAD:
         return _spread(fleet, view, shape, costs)
     within = fleet.named_levels[LEVELS[shape.topology]] if shape.topology in LEVELS else None
-    seats = _within_nvlink(fleet, view, shape, costs)
+    against = None if saved is None or not (saved < 0).any() else np.maximum(0.0, -saved)
+    seats = _within_nvlink(fleet, view, shape, costs, against)
     if seats is not None and within is not None and not _together(within[seats.nodes]):
         seats = None
     if seats is not None or shape.topology is Topology.DOMAIN:
@@ -79,7 +81,7 @@ def find_seats(fleet: Fleet, view: View, shape: Shape, saved: Floats | None = No
         fits &= within >= 0
     nodes = None
     for level in (*fleet.levels, within) if within is not None else fleet.levels:
-        nodes = _best_group(fleet, level, fits, view.node_free, shape, costs)
+        nodes = _best_group(fleet, level, fits, view.node_free, shape, costs, against)
         if nodes is not None and (within is None or _together(within[nodes])):
             break
         nodes = None
@@ -244,7 +246,9 @@ def _spread(fleet: Fleet, view: View, shape: Shape, costs: Floats | None) -> Sea
     return Seats(chosen, np.full(len(chosen), -1))
 
 
-def _within_nvlink(fleet: Fleet, view: View, shape: Shape, costs: Floats | None) -> Seats | None:
+def _within_nvlink(
+    fleet: Fleet, view: View, shape: Shape, costs: Floats | None, against: Floats | None
+) -> Seats | None:
     islands = np.flatnonzero((view.island_free >= shape.devices) & (fleet.island_domain >= 0))
     if len(islands) < shape.members:
         return None
@@ -255,7 +259,8 @@ def _within_nvlink(fleet: Fleet, view: View, shape: Shape, costs: Floats | None)
         return None
     linked = fleet.island_domain >= 0
     room = np.bincount(fleet.island_domain[linked], view.island_free[linked], minlength=len(fleet.domains))
-    domain = able[np.lexsort((able, room[able], counts[able]))[0]]
+    failed = None if against is None else _least(domains, against[fleet.island_node[islands]], shape, len(counts))
+    domain = _best_of(able, counts, room, failed)
     mine = islands[domains == domain]
     nodes = fleet.island_node[mine]
     keys: list[Ints | Floats] = [nodes, view.node_free[nodes], *([] if costs is None else [costs[nodes]])]
@@ -277,7 +282,13 @@ def _best_island(fleet: Fleet, view: View, shape: Shape) -> Ints:
 
 
 def _best_group(
-    fleet: Fleet, level: Ints, fits: Bools, node_free: Ints, shape: Shape, costs: Floats | None
+    fleet: Fleet,
+    level: Ints,
+    fits: Bools,
+    node_free: Ints,
+    shape: Shape,
+    costs: Floats | None,
+    against: Floats | None,
 ) -> Ints | None:
     if (level < 0).any():
         fits = fits & (level >= 0)
@@ -286,8 +297,24 @@ def _best_group(
     if not len(able):
         return None
     room = _weigh(level[level >= 0], node_free[level >= 0])
-    group = able[np.lexsort((able, room[able], counts[able]))[0]]
+    failed = None if against is None else _least(level[fits], against[fits], shape, len(counts))
+    group = _best_of(able, counts, room, failed)
     return _tightest(fleet, np.flatnonzero(fits & (level == group)), node_free, shape, costs)
+
+
+def _best_of(able: Ints, counts: Ints, room: Ints | Floats, failed: Floats | None) -> int:
+    """The domain with the fewest places and the least room, of those where least has failed."""
+    keys: list[Ints | Floats] = [able, room[able], counts[able], *([] if failed is None else [failed[able]])]
+    return int(able[np.lexsort(keys)[0]])
+
+
+def _least(groups: Ints, against: Floats, shape: Shape, count: int) -> Floats:
+    """Per group, what speaks against the members' places there when those are taken that it speaks least against."""
+    order = np.lexsort((against, groups))
+    sizes = np.bincount(groups, minlength=count)
+    place = np.arange(len(order)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    taken = order[place < shape.members]
+    return np.asarray(np.round(np.bincount(groups[taken], against[taken], minlength=count), 9), float)
 
 
 def _tightest(fleet: Fleet, nodes: Ints, node_free: Ints, shape: Shape, costs: Floats | None) -> Ints | None:
@@ -304,6 +331,8 @@ def _tightest(fleet: Fleet, nodes: Ints, node_free: Ints, shape: Shape, costs: F
 
 
 def _devices_on(fleet: Fleet, free: Bools, node: int, island: int, count: int) -> Ints:
+    if not count:
+        return np.empty(0, np.int64)
     start, end = fleet.node_start[node], fleet.node_start[node + 1]
     numbers: Ints = start + np.flatnonzero(free[start:end])
     islands = fleet.device_island[numbers]

@@ -1,7 +1,7 @@
 """What would let a waiting gang start? Asked as a cycle ends, for the reasons; nothing here changes the trial."""
 
 from dsec_workers.scheduling.order import GangClass
-from dsec_workers.scheduling.placement import Shape, cpu_seats, fits
+from dsec_workers.scheduling.placement import fits
 from dsec_workers.scheduling.room import view_of
 from dsec_workers.scheduling.tenants import nodes_of
 from dsec_workers.scheduling.trial import Trial
@@ -10,8 +10,7 @@ from dsec_workers.scheduling.trial import Trial
 def fits_now(trial: Trial, number: int, kind: GangClass) -> bool:
     """Whether it would start in room that is free, were it not for something else."""
     if kind.request.devices == 0:
-        shape, hosts = Shape.of(kind.request, kind.request.nodes), trial.hosts_without_devices(kind, number)
-        return cpu_seats(trial.fleet.node_schedulable & ~trial.closed, trial.load, shape, hosts) is not None
+        return trial.host_seats(kind, trial.hosts_without_devices(kind, number)) is not None
     return trial.quota_allows(kind, kind.least.total) and fits_free(trial, kind, trial.avoided(kind, number))
 
 

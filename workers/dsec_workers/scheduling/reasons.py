@@ -6,6 +6,7 @@ own, because they change every cycle; `sentence` puts all three together for the
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
+from math import inf
 
 import numpy as np
 
@@ -242,6 +243,13 @@ def no_open_node(request: GangRequest, closed: Mapping[str, str], nodes: Collect
         text = f"needs {wanted(request)}; no open node has so much free for it"
         return Reason(code=ReasonCode.WAITS_FOR_CAPACITY, text=text)
     return Reason(code=ReasonCode.WAITS_FOR_CAPACITY, text="needs a node; none takes work now")
+
+
+def kept_for_the_first(request: GangRequest, until: float, now: float) -> Reason:
+    """A gang without devices finds room that is kept for the head of a line."""
+    then = f", which starts in about {format_duration(until - now)}" if until < inf else ""
+    text = f"needs {wanted(request)}; what is free is kept for the first in line{then}"
+    return Reason(code=ReasonCode.WAITS_FOR_CAPACITY, text=text)
 
 
 def waits_for_victims(request: GangRequest, count: int) -> Reason:

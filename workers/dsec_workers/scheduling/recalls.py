@@ -66,7 +66,7 @@ def due_times(running: Iterable[RunningGang], shadows: Sequence[Shadow], policy:
 
 
 def _limits_allow(trial: Trial, kind: GangClass) -> bool:
-    return kind.ordered or trial.quota_allows(kind, kind.least.total)
+    return kind.ordered or trial.may_keep(kind)
 
 
 def _start(trial: Trial, slots: Slots, keep: Kept) -> float:

@@ -6,11 +6,14 @@ from math import inf
 import numpy as np
 
 from dsec_workers.scheduling.decisions import Shadow
-from dsec_workers.scheduling.fleet import Bools, Floats, Ints
+from dsec_workers.scheduling.fleet import Bools, Ints
 from dsec_workers.scheduling.order import GangClass
 from dsec_workers.scheduling.placement import Shape
-from dsec_workers.scheduling.shadow import Kept, earliest
+from dsec_workers.scheduling.shadow import Kept, earliest, kept_devices
 from dsec_workers.scheduling.trial import Trial
+
+Place = tuple[float, Ints, Ints]
+"""When a gang can start, the node of each member, and the devices that it takes there."""
 
 
 class Reservations:
@@ -23,12 +26,10 @@ class Reservations:
     def cast_shadow(self, number: int, kind: GangClass) -> bool:
         """Reserve the earliest future place for the head of its resource pool; False when the forecast has none."""
         trial = self.trial
-        mask = kind.pool.mask & ~self._others(number)
-        found = earliest(trial.fleet, trial.times, mask, kind.least, beside=self._beside(number, kind.least))
+        found = self._earliest(number, kind.pool.mask, kind.least)
         if found is None:
             return False
-        start, _, devices = found
-        self._keep(number, kind, start, trial.now, np.concatenate(devices))
+        self._keep(number, kind, found, trial.now)
         self.kept_moved()
         return True
 
@@ -37,17 +38,24 @@ class Reservations:
 
         Call `renew_all` once all are restored.
         """
-        if not self.trial.quota_allows(kind, kind.least.total):
+        trial, fleet = self.trial, self.trial.fleet
+        if not trial.may_keep(kind):
             return
-        numbers = self.trial.fleet.device_number
-        known = [numbers[uuid] for uuid in shadow.devices if uuid in numbers]
-        whole = len(known) == len(shadow.devices) == kind.least.total
+        devices = np.array(
+            [fleet.device_number[uuid] for uuid in shadow.devices if uuid in fleet.device_number], np.int64
+        )
+        whole = len(devices) == len(shadow.devices) == kind.least.total
+        nodes = np.unique(fleet.device_node[devices])
+        if not kind.least.devices:
+            nodes = np.array([fleet.node_number[name] for name in shadow.nodes if name in fleet.node_number], np.int64)
+            whole &= len(nodes) == kind.least.members and bool(trial.open_nodes[nodes].all())
         start = shadow.start if whole else -inf  # late by definition: looked for again
-        self._keep(number, kind, start, shadow.since, np.array(known, np.int64))
+        self._keep(number, kind, (start, nodes, devices), shadow.since)
 
     def pledge(self, number: int, kind: GangClass, devices: Ints) -> None:
         """Room that gangs leave for a waiting gang is for nobody else."""
-        self._keep(number, kind, inf, self.trial.now, devices, pledge=True)
+        nodes = np.unique(self.trial.fleet.device_node[devices])
+        self._keep(number, kind, (inf, nodes, devices), self.trial.now, pledge=True)
 
     def renew_all(self) -> bool:
         """Move shadows earlier where they can be, later only where their devices are late; True when any moved.
@@ -93,22 +101,22 @@ class Reservations:
 
     def _renew(self, keep: Kept) -> bool:
         trial, late = self.trial, keep.start == -inf or self._late(keep)
-        mask = self._pool_masks[keep.run_id] & ~self._others(keep.number)
         before = inf if late else keep.start
-        beside = self._beside(keep.number, keep.shape)
-        found = earliest(trial.fleet, trial.times, mask, keep.shape, before=before, beside=beside)
+        found = self._earliest(keep.number, self._pool_masks[keep.run_id], keep.shape, before=before)
         if found is None:
             if late:
                 trial.kept.remove(keep)
             return late
-        keep.start, keep.nodes, keep.devices = found[0], found[1].nodes, np.concatenate(found[2])
+        keep.start, keep.nodes, keep.devices = found
         keep.mask = np.zeros(trial.fleet.size, bool)
         keep.mask[keep.devices] = True
         return True
 
     def _may_use(self, keep: Kept) -> bool:
         quota = self.trial.quota
-        return int(quota.used[keep.team]) + keep.shape.total <= quota.ceiling(keep.team, keep.request)
+        return not keep.shape.total or int(quota.used[keep.team]) + keep.shape.total <= quota.ceiling(
+            keep.team, keep.request
+        )
 
     def _late(self, keep: Kept) -> bool:
         trial = self.trial
@@ -118,24 +126,20 @@ class Reservations:
             return True
         return not trial.beside.in_time(keep, [other for other in trial.kept if other is not keep])
 
-    def _beside(self, number: int, shape: Shape) -> Floats | None:
-        """Per node, when it has what a member needs beside its devices and beside what is kept for any other gang."""
+    def _earliest(self, number: int, mask: Bools, shape: Shape, *, before: float = inf) -> Place | None:
+        """The first place for gang `number` on devices in `mask` beside what is kept for any other, if before then."""
         trial = self.trial
-        if not trial.beside.counts(shape):
-            return None
-        return trial.beside.ready(shape, [keep for keep in trial.kept if keep.number != number])
+        others = [keep for keep in trial.kept if keep.number != number]
+        if not shape.devices:
+            seats = trial.beside.earliest(shape, trial.open_nodes, trial.load, others, trial.against)
+            return None if seats is None or seats[0] >= before else (seats[0], seats[1].nodes, np.empty(0, np.int64))
+        beside = trial.beside.ready(shape, others) if trial.beside.counts(shape) else None
+        left = mask & ~kept_devices(others, trial.fleet.size)
+        found = earliest(trial.fleet, trial.times, left, shape, before=before, beside=beside)
+        return None if found is None else (found[0], found[1].nodes, np.concatenate(found[2]))
 
-    def _others(self, number: int) -> Bools:
-        """Devices kept for any other gang."""
-        mask = np.zeros(self.trial.fleet.size, bool)
-        for keep in self.trial.kept:
-            if keep.number != number:
-                mask |= keep.mask
-        return mask
-
-    def _keep(
-        self, number: int, kind: GangClass, start: float, since: float, devices: Ints, *, pledge: bool = False
-    ) -> None:
+    def _keep(self, number: int, kind: GangClass, place: Place, since: float, *, pledge: bool = False) -> None:
+        start, nodes, devices = place
         mask = np.zeros(self.trial.fleet.size, bool)
         mask[devices] = True
         run_id = self.trial.queue[number].run_id
@@ -151,7 +155,7 @@ class Reservations:
                 devices=devices,
                 mask=mask,
                 shape=kind.least,
-                nodes=np.unique(self.trial.fleet.device_node[devices]),
+                nodes=nodes,
                 pledge=pledge,
             )
         )

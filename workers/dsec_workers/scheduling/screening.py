@@ -86,7 +86,7 @@ class Screening:
         within = quota.within_each(self.team, self.total, keep.team)
         borrowing = (quota.tree.over_all()[:, keep.team] + keep.request.devices > 0)[self.team]
         overruled = (lower & (borrowing | within)) | (borrowing & within)
-        overruled = np.where(self.team == keep.team, lower, overruled)
+        overruled = np.where((self.team == keep.team) | (self.total == 0), lower, overruled)
         for number, kind in self._wronged:
             if keep.run_id in kind.evicted_for:
                 overruled[number] = False

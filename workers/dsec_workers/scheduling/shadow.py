@@ -152,8 +152,9 @@ class Kept:
     devices: Ints
     mask: Bools
     shape: Shape
-    """What each member needs beside its devices is kept for it on the nodes that they are on."""
+    """What each member needs beside its devices is kept for it on its node."""
     nodes: Ints
+    """The node of each member; members without devices may be several on one."""
     pledge: bool = False
 
 

@@ -19,7 +19,7 @@ from dsec_workers.scheduling.holders import Slots
 from dsec_workers.scheduling.hosts import Hosts
 from dsec_workers.scheduling.options import How, Option, given_up
 from dsec_workers.scheduling.order import GangClass
-from dsec_workers.scheduling.placement import Shape
+from dsec_workers.scheduling.placement import Seats, Shape, cpu_seats
 from dsec_workers.scheduling.policy import Policy
 from dsec_workers.scheduling.quota import Quota
 from dsec_workers.scheduling.rights import Claim, Rights
@@ -31,8 +31,11 @@ from dsec_workers.scheduling.tenants import nodes_of
 
 
 def least_shape(request: GangRequest) -> Shape:
-    """The smallest shape a request accepts; equal shapes are one object, which makes looking them up cheap."""
-    return _one_of(Shape.of(request, request.min_nodes or request.nodes))
+    """The smallest shape a request accepts (all of it, where it asks for no device).
+
+    Equal shapes are one object, which makes looking them up cheap.
+    """
+    return _one_of(Shape.of(request, (request.devices and request.min_nodes) or request.nodes))
 
 
 @lru_cache(maxsize=4096)
@@ -119,6 +122,15 @@ class Trial:
             return self.free.hosts
         return self.hosts_for(self.free, self.avoided(kind, number))
 
+    def host_seats(self, kind: GangClass, hosts: Hosts, saved: Floats | None = None) -> Seats | None:
+        """Where a class that asks for no device fits beside what is used of `hosts`."""
+        return cpu_seats(self.open_nodes, self.load, kind.least, hosts, saved, self.against)
+
+    @property
+    def open_nodes(self) -> Bools:
+        """The nodes that take work."""
+        return self.fleet.node_schedulable & ~self.closed
+
     def saved(self, number: int) -> Floats | None:
         """Per node, what the cache there is worth to gang `number`, less what speaks against the node, in cards."""
         pairs = self.queue[number].seconds_saved
@@ -150,6 +162,10 @@ class Trial:
         """Whether the team, and the person, may use so many more devices for such a gang."""
         room = self.quota.ceiling(kind.team, kind.request) - int(self.quota.used[kind.team])
         return devices <= min(room, self.quota.user_room(kind.team, kind.user))
+
+    def may_keep(self, kind: GangClass) -> bool:
+        """Whether a place may be kept for the class: its limits, which count devices, would let it in."""
+        return not kind.least.total or self.quota_allows(kind, kind.least.total)
 
     def rights(self, kind: GangClass, number: int, devices: int) -> Rights:
         """The class's rights as the trial stands; `number` tells whose passers it may evict."""
@@ -213,12 +229,15 @@ class Trial:
         return found
 
     def _overrules(self, kind: GangClass, devices: int, keep: Kept) -> bool:
-        """Whether the class could evict the holder of what is kept, were it running already."""
+        """Whether the class could evict the holder of what is kept, were it running already.
+
+        Who asks for no device evicts nobody, and goes before a head of line by base priority alone.
+        """
         if not keep.request.evictable or keep.run_id in kind.evicted_for:
             return False
         quota, own = self.quota, keep.team == kind.team
         lower = keep.request.priority < kind.request.priority
-        if own:
+        if own or not devices:
             return lower
         within = bool(quota.within(kind.team, devices)[keep.team])
         borrowing = all(over + keep.request.devices > 0 for _, over in quota.steps_over(keep.team, kind.team))
