@@ -144,6 +144,16 @@ def elastic(*devices, least=1, most=4, **more):
     return replace(gang, request=replace(gang.request, nodes=most, min_nodes=least))
 
 
+def test_an_elastic_gang_is_shrunk_again_and_again_for_one_after_the_other():
+    """As it is moved: once in the policy's interval. Then it gives way altogether, or others do."""
+    nodes = [node(f"n{i}", 2) for i in range(1, 5)]
+    lately = NOW - SIZES.move_interval_seconds
+    for moved_at, shrinks in ((lately, True), (lately + 1, False)):
+        held = [elastic("n1/0-1", "n2/0-1", "n3/0-1", "n4/0-1", moved_at=moved_at)]
+        result = decide(cluster(nodes, held), waiting("new", "2", priority=9), policy=SIZES)
+        assert bool(resized(result)) is shrinks and bool(evicted(result)) is not shrinks
+
+
 def test_an_elastic_gang_is_shrunk_before_anybody_is_evicted():
     nodes = [node(f"n{i}", 2) for i in range(4)]
     held = [elastic("n0/0-1", "n1/0-1", "n2/0-1"), running("solid", "n3/0-1")]

@@ -43,7 +43,7 @@ class Roster:
         self.spare: Ints = np.zeros(len(slots.there), np.int64)
         """Members that it may be shrunk by."""
         if policy.resizing:
-            elastic = self.movable & (slots.least > 0)
+            elastic = self.movable & ~self.settled & (slots.least > 0)
             self.spare[elastic] = np.maximum(0, slots.members - slots.least)[elastic]
         lately = snapshot.evicted_lately
         most = policy.evictions_per_team
