@@ -72,6 +72,14 @@ def teams(quotas: Quotas) -> Iterator[Team]:
             )  # fmt: skip
 
 
+def policy_of(quotas: str) -> dict[str, float]:
+    """What differs from the policy as shipped: nothing where there are quotas, whose gangs run for a second at most.
+
+    Elsewhere a full cluster is reclaimed, whose pods never commit anything and are not to be spared until they have.
+    """
+    return {} if quotas else {"min_run_seconds": 0.0}
+
+
 def gang_of(batch: Batch, number: int, run_id: str) -> Gang:
     """One gang of the batch. Its pods end at once when they are told, as the peers' do: no grace."""
     now = time.time()
@@ -118,7 +126,7 @@ async def serve(kubeconfig: str, ledger_url: str, quotas: str = "") -> None:
     await cluster.prepare()
     leading = Leading(
         pool=POOL, settings=settings, clock=clock, ledger=ledger, api=prefect, client=None,  # type: ignore[arg-type]
-        cluster=cluster, plan=timed.wrap("plan", plan), policy=Policy(min_run_seconds=0.0),
+        cluster=cluster, plan=timed.wrap("plan", plan), policy=Policy(**policy_of(quotas)),
         launch_settings=settings_of, pool_id=lambda: None, log=log, drain=drain, metrics=metrics,
     )  # fmt: skip
     look_at_what_is_new()

@@ -21,7 +21,7 @@ from typing import Any
 import httpx
 from prometheus_client import CollectorRegistry
 
-from benchmarks.kube_engine import teams
+from benchmarks.kube_engine import policy_of, teams
 from benchmarks.kube_played import IN_NAME, POOL, PlayedCluster, lines, say
 from benchmarks.kube_shapes import Quotas
 from benchmarks.kube_timed import Timed
@@ -71,12 +71,12 @@ class InName(GangWorker):
 
 
 def entitle(url: str, quotas: str) -> None:
-    """Set the pool up as somebody would with `dsec`: its teams, and victims that may leave at once."""
+    """Set the pool up as somebody would with `dsec`: its teams, and its policy."""
     ledger = Ledger.open(url, clock=SystemClock())
     try:
         for team in teams(Quotas(**json.loads(quotas))) if quotas else ():
             ledger.put_team(POOL, team)
-        ledger.put_policy(POOL, {"min_run_seconds": 0.0}, by="bench", why="KWOK's pods have nothing to lose")
+        ledger.put_policy(POOL, policy_of(quotas), by="bench", why="KWOK's pods have nothing to lose")
     finally:
         ledger.close()
 
