@@ -7,6 +7,7 @@ left to itself the kernel collects gigabytes, then stops every writer until the 
 
 import ctypes
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import cast
@@ -37,6 +38,8 @@ class StagedFile:
         """Create `path` with room for all of it, or open the one that is there. Raises `OSError` (a full disk too)."""
         self.path = path
         self.size_bytes = size_bytes
+        # Writers of one file exclude each other in the kernel, where those that wait may spin; here they sleep.
+        self._writing = threading.Lock()
         with fault_point(at):
             self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
@@ -51,10 +54,11 @@ class StagedFile:
     def write(self, piece: memoryview, offset: int, *, at: str) -> None:
         """Write one piece whole and let the disk begin with it."""
         with fault_point(at):
-            rest, position = piece, offset
-            while rest:
-                written = os.pwrite(self._descriptor, rest, position)
-                rest, position = rest[written:], position + written
+            with self._writing:
+                rest, position = piece, offset
+                while rest:
+                    written = os.pwrite(self._descriptor, rest, position)
+                    rest, position = rest[written:], position + written
             _start_writing_back(self._descriptor, offset, len(piece))
 
     def read_into(self, buffer: memoryview, offset: int) -> int:
