@@ -67,7 +67,10 @@ class Bench:
         into = self.work / "into"
         shutil.rmtree(into, ignore_errors=True)
         os.sync()
-        task = {"who": who, "endpoint": endpoint, "uri": self.uri, "into": str(into), "memory_bytes": MEMORY_BYTES}
+        task = {
+            "who": who, "endpoint": endpoint, "uri": self.uri, "into": str(into), "memory_bytes": MEMORY_BYTES,
+            "page_cache_mib": SIZE_MIB,
+        }  # fmt: skip
         done = subprocess.run(
             [sys.executable, "-m", "benchmarks.transfers", json.dumps(task | options)],
             capture_output=True, text=True, check=False,
@@ -130,7 +133,7 @@ def resumed(bench: Bench) -> dict[str, float]:
     with proxy(bench.store, latency_seconds=LATENCY_SECONDS, bytes_per_second=BYTES_PER_SECOND) as (endpoint, _):
         task = {
             "who": "dsec", "endpoint": endpoint, "uri": bench.uri, "into": str(into), "memory_bytes": MEMORY_BYTES,
-            "connections": 8,
+            "connections": 8, "page_cache_mib": 0,
         }  # fmt: skip
         command = [sys.executable, "-m", "benchmarks.transfers", json.dumps(task)]
         child = subprocess.Popen(command, stdout=subprocess.DEVNULL)
