@@ -147,3 +147,26 @@ async def test_work_is_said_to_be_recent_while_it_runs_and_for_as_long_afterward
     assert errands.lately("claim", 1.0) and not errands.lately("ending", 1.0)
     clock.advance(0.2)
     assert not errands.lately("claim", 1.0)
+
+
+async def test_the_claim_of_who_evicted_thousands_does_not_wait_until_all_of_them_are_back_in_the_line() -> None:
+    go = anyio.Event()
+    claimed = anyio.Event()
+
+    async def back_in_line() -> None:
+        await go.wait()
+
+    async def claim() -> None:
+        claimed.set()
+
+    async with anyio.create_task_group() as group:
+        errands = _errands(group, ManualClock())
+        for victim in range(2000):
+            errands.start(f"victim-{victim}", "ending", back_in_line)
+        errands.start("urgent", "claim", claim)
+        with anyio.fail_after(30):
+            await claimed.wait()
+        assert errands.running("ending") == 2000
+        go.set()
+        await errands.settle()
+    assert errands.running("") == 0

@@ -20,7 +20,8 @@ from dsec_workers.prefect_api import ApiUnavailable
 FIRST_PAUSE_SECONDS = 0.5
 LONGEST_PAUSE_SECONDS = 10.0
 AT_ONCE = 32
-QUIET = "claim"
+"""Of claims, and of all else."""
+CLAIM = "claim"
 """Work of this name is done silently while there is more of it."""
 
 
@@ -43,6 +44,8 @@ class Errands:
         self._done = done
         self._fenced = fenced
         self._limiter = anyio.CapacityLimiter(limit)
+        self._claims = anyio.CapacityLimiter(limit)
+        """Of their own: who has been given devices does not wait until thousands of victims are back in the line."""
         self._running: dict[str, str] = {}
         self._names: Counter[str] = Counter()
         self._turned_away: set[str] = set()
@@ -92,7 +95,7 @@ class Errands:
     async def _run(self, key: str, name: str, work: Callable[..., Awaitable[Any]], args: tuple[Any, ...]) -> None:
         went_well = False
         try:
-            async with self._limiter:
+            async with self._claims if name == CLAIM else self._limiter:
                 await work(*args)
         except Fenced:
             self._fenced()
@@ -111,7 +114,7 @@ class Errands:
             self._running.pop(key, None)
             self._names[name] -= 1
             self._ended[name] = self._clock.monotonic()
-            if key in self._turned_away or not (went_well and name == QUIET and self.running(QUIET)):
+            if key in self._turned_away or not (went_well and name == CLAIM and self.running(CLAIM)):
                 self._turned_away.discard(key)
                 self._done()
 
