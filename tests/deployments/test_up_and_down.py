@@ -69,6 +69,13 @@ def gangs(home: Path) -> dict[str, tuple[str, int]]:
     return {name: (state, evictions) for name, state, evictions in rows}
 
 
+def attempt_of(home: Path, name: str) -> int:
+    """Which attempt of the run is the newest; that it runs is said of the former one until a new worker has looked."""
+    with sqlite3.connect(home / "ledger.db") as connection:
+        ((attempt,),) = connection.execute("select attempt from gangs where name = ?", (name,)).fetchall()
+    return int(attempt)
+
+
 def start_lasting(home: Path, name: str, *, seconds: float = 40) -> None:
     url = json.loads((home / "up.json").read_text())["prefect_api_url"]
     from dsec_deployments.prefect_api import PrefectApi
@@ -119,6 +126,7 @@ def test_down_leaves_no_process_behind_and_up_resumes_the_run(home: Path) -> Non
     start_lasting(home, "first")
     eventually(lambda: any("sleep" in command(pid) for pid in alive_in(home)))
     escaped = [pid for pid in alive_in(home) if "sleep" in command(pid)]
+    before = attempt_of(home, "first")
     done = dsec("down", home=home)
     assert done.returncode == 0, done.stderr
     assert alive_in(home) == []
@@ -126,7 +134,7 @@ def test_down_leaves_no_process_behind_and_up_resumes_the_run(home: Path) -> Non
     assert (home / "ledger.db").exists()
     again = dsec("up", home=home)
     assert again.returncode == 0, again.stderr
-    eventually(lambda: gangs(home)["first"][0] == "running")
+    eventually(lambda: attempt_of(home, "first") > before and gangs(home)["first"][0] == "running")
 
 
 def test_down_with_evict_lets_gangs_checkpoint_and_the_next_up_resumes_them(home: Path) -> None:

@@ -15,7 +15,7 @@ from dsec_deployments import background
 from dsec_workers.clusters.kubernetes.api import Api
 from dsec_workers.clusters.kubernetes.credentials import ClusterAccess
 from tests.deployments.test_command import dsec, one_line
-from tests.deployments.test_up_and_down import FLOW, eventually, gangs, start_lasting
+from tests.deployments.test_up_and_down import FLOW, attempt_of, eventually, gangs, start_lasting
 from tests.fixtures.kubernetes import skip_without_programs
 from tests.fixtures.ports import free_port
 
@@ -118,7 +118,7 @@ def test_gangs_cannot_become_processes_while_a_worker_runs_them_in_pods(home: Pa
     assert "runs its gangs in pods; `dsec down` before" in done.stderr.strip().splitlines()[-1]
 
 
-def test_a_run_is_a_pod_that_checkpoints_before_down_and_goes_on_after_up(home: Path) -> None:
+def test_a_run_is_a_pod_that_checkpoints_before_down_and_goes_on_after_up_with_fewer_nodes(home: Path) -> None:
     deployed = dsec("deploy", "lasting.py", home=home, seconds=PATIENCE_SECONDS)
     assert deployed.returncode == 0, deployed.stderr
     start_lasting(home, "first", seconds=PATIENCE_SECONDS)
@@ -126,27 +126,33 @@ def test_a_run_is_a_pod_that_checkpoints_before_down_and_goes_on_after_up(home: 
     assert node in ("node-0", "node-1") and phase == "Running"
     eventually(lambda: list((home / "checkpoints").rglob("*")), PATIENCE_SECONDS)
     everything = all_of(home)
+    assert len(everything) > len(parts(home))
     done = dsec("down", "--evict", home=home, seconds=PATIENCE_SECONDS)
     assert done.returncode == 0, done.stderr
-    assert "every gang has checkpointed" in done.stderr
+    assert "every gang has checkpointed" in done.stderr and "process nodes: stopped" in done.stderr
     assert gangs(home)["first"] == ("waiting", 1)
     assert alive(everything) == []
-    again = dsec("up", home=home, seconds=PATIENCE_SECONDS)
-    assert again.returncode == 0, again.stderr
-    eventually(lambda: gangs(home)["first"][0] == "running", PATIENCE_SECONDS)
+    goes_on_with_one_node(home, after=1)
 
 
-def test_down_leaves_no_process_and_the_next_up_with_fewer_nodes_resumes_the_run(home: Path) -> None:
-    everything = all_of(home)
-    assert len(everything) > len(parts(home))
+# Both halves of it, which cost 20 s of processor, are in `make test` too: the one above leaves no process and comes up
+# with fewer nodes, and test_up_and_down resumes what `dsec down` interrupted without a checkpoint.
+@pytest.mark.long
+def test_down_without_a_checkpoint_leaves_no_process_and_the_next_up_resumes_the_run(home: Path) -> None:
+    everything, before = all_of(home), attempt_of(home, "first")
     done = dsec("down", home=home, seconds=PATIENCE_SECONDS)
     assert done.returncode == 0, done.stderr
     assert "process nodes: stopped" in done.stderr
     assert alive(everything) == []
+    goes_on_with_one_node(home, after=before)
+
+
+def goes_on_with_one_node(home: Path, *, after: int) -> None:
+    """Bring it up with one node, on which the run resumes in an attempt `after` the one that was interrupted."""
     again = dsec("up", "--nodes", "1", home=home, seconds=PATIENCE_SECONDS)
     assert again.returncode == 0, again.stderr
     eventually(lambda: [(node, phase) for node, phase in pods_of(home) if phase == "Running"], PATIENCE_SECONDS)
-    eventually(lambda: gangs(home)["first"][0] == "running", PATIENCE_SECONDS)
+    eventually(lambda: attempt_of(home, "first") > after and gangs(home)["first"][0] == "running", PATIENCE_SECONDS)
     assert {
         card["node"] for card in json.loads(dsec("pool", "--json", home=home, seconds=PATIENCE_SECONDS).stdout)
     } == {"node-0"}
