@@ -15,13 +15,14 @@ import pytest
 from dsec_blocks.gateways import processes
 from dsec_blocks.ledger import Election
 from dsec_blocks.model.gangs import GangState
-from tests.crash import invariants
+from tests.crash import cases, invariants
 from tests.crash.play import Stage
 from tests.crash.sightings import processes_of, resume
 from tests.crash.world import Strike, World
 from tests.fixtures.clock import ManualClock
 from tests.fixtures.disks import SmallDisk
 from tests.fixtures.ledgers import new_ledger
+from tests.fixtures.rotation import in_turn
 from tests.fixtures.zygote import CLOCK_FILE, CLOCK_SHIFT
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
@@ -158,7 +159,9 @@ def test_a_fork_server_that_died_is_started_again_by_the_next_launch(worlds: Cal
     judge(world)
 
 
-@pytest.mark.parametrize("point", ["cluster.launch", "prefect.claim.pending", "supervisor.flow.fork"])
+@pytest.mark.parametrize(
+    "point", in_turn(["cluster.launch", "prefect.claim.pending", "supervisor.flow.fork"], day=cases.seed(), days=3)
+)
 def test_a_launch_that_ends_after_its_reservation_expired_starts_nothing_twice(
     worlds: Callable[..., World], point: str
 ) -> None:

@@ -17,6 +17,8 @@ from dsec_blocks.gateways.clock import SystemClock
 from dsec_workers.clusters.local import LocalCluster
 from dsec_workers.clusters.local.layout import order_to_json, read_json
 from dsec_workers.clusters.protocol import GangKey, Gone, Progressed, Started
+from tests.crash.cases import seed
+from tests.fixtures.rotation import in_turn
 from tests.workers.clusters.conftest import Desk, listen, notice
 
 pytestmark = pytest.mark.slow
@@ -311,8 +313,14 @@ async def test_an_unwritable_end_is_written_later(own_desk: Desk) -> None:
     listening.cancel()
 
 
-@pytest.mark.parametrize("point", ["supervisor.record.write", "supervisor.flow.fork", "supervisor.member.fork"])
-@pytest.mark.parametrize("mode", ["kill_before", "kill_after"])
+DEATHS = [
+    (point, mode)
+    for mode in ("kill_before", "kill_after")
+    for point in ("supervisor.record.write", "supervisor.flow.fork", "supervisor.member.fork")
+]
+
+
+@pytest.mark.parametrize(("point", "mode"), in_turn(DEATHS, day=seed(), days=2))
 async def test_a_supervisor_that_dies_while_starting_starts_nothing_or_is_told_gone(
     own_desk: Desk, point: str, mode: str
 ) -> None:
