@@ -145,6 +145,7 @@ def cold_ms(pool: Pool, world: World, times: int) -> tuple[list[float], list[flo
         ledger, _ = filled_ledger(pool, world, [*pool.queue, *arrivals], f"sqlite:///{folder}/ledger.db")
         for _ in range(times):
             request_of_text.cache_clear()  # a new leader has read nothing yet
+            present = None  # nor has it anything to put away
             began, cpu = time.perf_counter(), time.thread_time()
             present = foresight.present(ledger, "gpus", now=NOW)
             read = time.thread_time()

@@ -59,7 +59,8 @@ class Present:
 
     def plan(self, *more: QueuedGang) -> Plan:
         """The next plan, if these were waiting too."""
-        return plan(self.snapshot, [*self.waiting, *more], self.policy, self.now)
+        with nothing_is_garbage():
+            return plan(self.snapshot, [*self.waiting, *more], self.policy, self.now)
 
     @property
     def unknown(self) -> tuple[str, ...]:

@@ -77,9 +77,11 @@ class Nodes(Transactions):
         by_node: dict[str, list[Device]] = defaultdict(list)
         query = sa.select(*_columns(_devices)).where(_devices.c.pool == pool)
         with self.reading() as connection, nothing_is_garbage():
-            devices = connection.execute(query.order_by(_devices.c.node, _devices.c.index)).all()
+            devices = connection.execute(query).all()
             for uuid, node, *more, health, slice_of, profile in devices:
                 by_node[node].append(_device(uuid, node, *more, _HEALTH[health], slice_of, profile))
+            for of_node in by_node.values():
+                of_node.sort(key=attrgetter("index", "uuid"))
             rows = connection.execute(sa.select(_nodes).where(_nodes.c.pool == pool).order_by(_nodes.c.name)).all()
         return {
             row.name: Node(

@@ -5,7 +5,7 @@ Turn 0 holds the device, turn 1 is promised behind it and becomes turn 0 in the 
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import sqlalchemy as sa
@@ -45,11 +45,19 @@ class Reservations(Transactions):
             return holdings(connection, _rows.c.pool == pool)
 
 
-def holdings(connection: sa.Connection, which: sa.ColumnElement[bool]) -> list[Holding]:
-    """Those reservations, by device and turn."""
+def holdings(
+    connection: sa.Connection, which: sa.ColumnElement[bool], *, expiring: Mapping[str, float | None] | None = None
+) -> list[Holding]:
+    """Those reservations, by device and turn. `expiring` says when each gang's expire, where that is known already."""
     columns = (_rows.c.device, _rows.c.turn, _rows.c.run_id, _rows.c.attempt, _rows.c.node, _rows.c.state)
+    in_order = (_rows.c.device, _rows.c.turn)
+    if expiring is not None:
+        held = connection.execute(sa.select(*columns).where(which).order_by(*in_order)).all()
+        if all(row.run_id in expiring for row in held):
+            with nothing_is_garbage():
+                return [_holding(*row, expiring[row.run_id]) for row in held]
     query = sa.select(*columns, _gangs.c.expires_at).join_from(_rows, _gangs).where(which)
-    rows = connection.execute(query.order_by(_rows.c.device, _rows.c.turn)).all()
+    rows = connection.execute(query.order_by(*in_order)).all()
     with nothing_is_garbage():
         return [_holding(*row) for row in rows]
 

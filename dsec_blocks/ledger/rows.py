@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar
 
+import orjson
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
@@ -25,13 +26,22 @@ _Item = TypeVar("_Item")
 _GANG_FIELDS = tuple(field.name for field in dataclasses.fields(Gang))
 _RUN_ID, _REQUEST, _STATE, _TAGS = map(_GANG_FIELDS.index, ("run_id", "request", "state", "tags"))
 _PLACEMENTS = tuple(map(_GANG_FIELDS.index, ("placement", "resumes_at")))
+_FLAGS = tuple(map(_GANG_FIELDS.index, ("has_on_evict", "lifted")))
 _MAPPINGS = tuple(map(_GANG_FIELDS.index, ("metrics", "launch", "outcome")))
 _STATES = {state.value: state for state in GangState}
 _gang = builder(Gang)
-_parsed = json.JSONDecoder().decode
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return json.loads(text)  # not-a-number and infinity, which it refuses; and what is no JSON, in its words
 
 
 def _read(column: sa.Column[Any]) -> sa.ColumnElement[Any]:
+    if isinstance(column.type, sa.Boolean):  # so that no column of so many rows has anything to be converted
+        return sa.type_coerce(column, sa.Integer).label(column.name)
     return sa.cast(column, sa.Text).label(column.name) if isinstance(column.type, sa.JSON) else column
 
 
@@ -88,6 +98,8 @@ def gang_of(row: Sequence[Any]) -> Gang:
         for at in _MAPPINGS:
             text = values[at]
             values[at] = {} if text == "{}" else _mapping(text)
+        for at in _FLAGS:
+            values[at] = bool(values[at])
         at = _TAGS
         text = values[at]
         values[at] = () if text is None or text == "[]" else tuple(_parsed(text))

@@ -11,6 +11,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
+from operator import attrgetter
 
 from dsec_blocks.ledger import Eviction, Holding, Ledger, Reading
 from dsec_blocks.model.gangs import Gang, GangState
@@ -18,6 +19,7 @@ from dsec_workers.lifecycle.records import records_of
 from dsec_workers.scheduling.consolidation import COMING
 from dsec_workers.scheduling.snapshot import RunningGang
 
+_place = attrgetter("submitted_at", "run_id")
 WHOLE_SECONDS = 60.0
 """How often everything is read again and compared."""
 
@@ -50,7 +52,22 @@ class View:
 
 def view_of(reading: Reading) -> View:
     """The view of one reading of everything."""
-    return _with(View(), reading)
+    gangs = [gang for gang in reading.gangs if gang.state is not GangState.ENDED]
+    waiting = [gang for gang in gangs if gang.state is GangState.WAITING]
+    running: dict[str, RunningGang] = {}
+    for gang in gangs:
+        if gang.placement is not None:
+            for record in records_of(gang, reading.holdings.get(gang.run_id, ()), for_run=reading.evicting_for):
+                running[record.run_id] = record
+    known = {gang.run_id: gang for gang in gangs}
+    waits = {gang.run_id for gang in waiting}
+    return View(
+        gangs=known,
+        waiting=sorted(waiting, key=_place),
+        running=running,
+        holdings={run_id: held for run_id, held in reading.holdings.items() if run_id in known},
+        evicted_for={run_id: others for run_id, others in reading.evicted_for.items() if run_id in waits},
+    )
 
 
 def reading_of(gangs: Sequence[Gang], holdings: Iterable[Holding], evictions: Sequence[Eviction]) -> Reading:
@@ -173,7 +190,3 @@ def _is_news(gang: Gang, view: View, news: Reading) -> bool:
         or view.holdings.get(run_id) != news.holdings.get(run_id)
         or view.evicted_for.get(run_id) != news.evicted_for.get(run_id)
     )
-
-
-def _place(gang: Gang) -> tuple[float, str]:
-    return gang.submitted_at, gang.run_id

@@ -153,7 +153,9 @@ class Line:
             entry = known.get(run_id)
             if entry is None or entry[0] is not gang or entry[1] != saved or entry[2] > now:
                 record = queued(gang, view.evicted_for.get(run_id, ()), saved, now=now)
-                holds_from = max(gang.eligible_at, (gang.not_before or -inf) - LONGEST_PAUSE_SECONDS)
+                holds_from = gang.eligible_at
+                if gang.not_before is not None:
+                    holds_from = max(holds_from, gang.not_before - LONGEST_PAUSE_SECONDS)
                 entry = (gang, saved, inf if holds_from > now else holds_from, record)
             self._known[run_id] = entry
             queue.append(entry[3])

@@ -33,27 +33,27 @@ def queued(
     Whoever waits has been due, and no pause of ours is longer than the longest: a clock that went back to `now` must
     not hold a gang for as long as it went back.
     """
-    not_before = gang.not_before
+    not_before, eligible_at = gang.not_before, gang.eligible_at
     return _queued(
-        run_id=gang.run_id,
-        team=gang.team,
-        request=gang.request,
-        submitted_at=gang.submitted_at,
-        eligible_at=min(gang.eligible_at, now),
-        attempt=gang.attempt,
-        evictions=gang.evictions,
-        not_before=None if not_before is None else min(not_before, now + LONGEST_PAUSE_SECONDS),
-        parent_run_id=gang.parent_run_id,
-        checkpoint_seconds=gang.checkpoint_seconds,
-        restart_seconds=gang.restart_seconds,
-        created_by=gang.created_by,
-        tags=gang.tags,
-        evicted_for=evicted_for,
-        seconds_saved=seconds_saved,
-        attained_seconds=gang.attained_seconds,
-        expected_seconds=_expected(gang),
-        waiting_since=gang.waiting_since,
-        lifted=gang.lifted,
+        gang.run_id,
+        gang.team,
+        gang.request,
+        gang.submitted_at,
+        eligible_at if eligible_at < now else now,
+        gang.attempt,
+        gang.evictions,
+        None if not_before is None else min(not_before, now + LONGEST_PAUSE_SECONDS),
+        gang.parent_run_id,
+        gang.checkpoint_seconds,
+        gang.restart_seconds,
+        seconds_saved,
+        gang.created_by,
+        gang.tags,
+        evicted_for,
+        gang.attained_seconds,
+        None if gang.expected_seconds is None else _expected(gang),
+        gang.waiting_since,
+        gang.lifted,
     )
 
 
@@ -68,12 +68,12 @@ def running_gang(
     A gang that is leaving may have released its devices already: its placement then shows what it still holds.
     """
     assert gang.placement is not None
-    this_attempt = (gang.run_id, gang.attempt)
-    mine = {holding.device: holding for holding in holdings if (holding.run_id, holding.attempt) == this_attempt}
-    placement = gang.placement
-    if len(mine) < len(placement.devices):
+    run_id, attempt, placement = gang.run_id, gang.attempt, gang.placement
+    mine = [holding for holding in holdings if holding.attempt == attempt and holding.run_id == run_id]
+    if len(mine) < sum(len(member.devices) for member in placement.members):
+        left = {holding.device for holding in mine}
         members = tuple(
-            replace(member, devices=tuple(uuid for uuid in member.devices if uuid in mine))
+            replace(member, devices=tuple(uuid for uuid in member.devices if uuid in left))
             for member in placement.members
         )
         placement = replace(placement, members=members)
@@ -93,7 +93,7 @@ def running_gang(
         evictions=gang.evictions,
         evicting=gang.state is GangState.EVICTING,
         evicting_for=for_run.get(gang.run_id),
-        promised=any(holding.turn > 0 for holding in mine.values()),
+        promised=any(holding.turn > 0 for holding in mine),
         conditional_until=gang.conditional_until,
         moved_at=None,
         created_by=gang.created_by,
