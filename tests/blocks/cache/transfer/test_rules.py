@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsec_blocks.cache.errors import InvalidCacheSetting
-from dsec_blocks.cache.transfer.gaps import Gaps
+from dsec_blocks.cache.transfer.gaps import ALIGNED_BYTES, Gaps
 from dsec_blocks.cache.transfer.hashing import ContentHash
 from dsec_blocks.cache.transfer.pace import Pace
 from dsec_blocks.cache.transfer.settings import MIB, TransferSettings
@@ -66,12 +66,12 @@ def test_ranges_cover_an_object_and_get_shorter_towards_its_end(size: int, conne
 
 def seconds_of(size: int, *, connections: int, latency: float, rate: float) -> float:
     """How long an object takes whose every connection brings `rate` bytes a second after `latency` seconds."""
-    left, free_at = size, [0.0] * connections
-    while left:
+    gaps, free_at = Gaps(size), [0.0] * connections
+    while gaps.left:
         free_at.sort()
-        length = range_bytes(left_bytes=left, connections=connections, latency_seconds=latency)
-        free_at[0] += latency + length / rate
-        left -= length
+        part = gaps.take(range_bytes(left_bytes=gaps.left, connections=connections, latency_seconds=latency), 0)
+        assert part is not None
+        free_at[0] += latency + (part.end - part.start) / rate
     return max(free_at)
 
 
@@ -86,6 +86,15 @@ def test_connections_end_together(latency: float) -> None:
 def test_no_range_is_long_before_anybody_knows_how_many_will_share_the_object() -> None:
     """The first of 32 connections took an eighth of a file: it was at it for four times as long as all others."""
     assert range_bytes(left_bytes=512 * MIB, connections=4, latency_seconds=None) == 8 * MIB
+
+
+@pytest.mark.parametrize("latency", [None, 0.0, 0.02])
+def test_a_store_opens_no_piece_twice_for_two_ranges_until_the_last_bytes_are_dealt(latency: float | None) -> None:
+    """An eighth of its processor time went into pieces of which one range had the beginning and another the end."""
+    gaps = Gaps(512 * MIB)
+    while gaps.left > 128 * MIB:
+        part = gaps.take(range_bytes(left_bytes=gaps.left, connections=8, latency_seconds=latency), 0)
+        assert part is not None and part.end % ALIGNED_BYTES == 0
 
 
 @given(st.integers(0, 500), st.lists(SPANS, max_size=8), st.integers(1, 60))
