@@ -21,8 +21,10 @@ import cloudpickle
 from dsec_blocks.gang.calls import free_port
 from dsec_blocks.model import names
 from dsec_blocks.model.requests import GangRequest
+from tests.fixtures.forking import ForkedModule, Zygote
 
 REPOSITORY = Path(__file__).resolve().parents[3]
+RANK = "dsec_blocks.gang.local_rank"
 
 
 class SupervisorDouble:
@@ -38,7 +40,7 @@ class SupervisorDouble:
         self.notice: dict[str, Any] | None = None
         self.stop_before: int | None = None
         self.on_request: Callable[[dict[str, Any]], None] = lambda _: None
-        self.processes: dict[int, subprocess.Popen[bytes]] = {}
+        self.processes: dict[int, subprocess.Popen[bytes] | ForkedModule] = {}
         self._lock = threading.Condition()
         self._meetings: dict[str, dict[int, Any]] = {}
         self._agreed: dict[str, Any] = {}
@@ -70,15 +72,26 @@ class SupervisorDouble:
             }  # fmt: skip
         return env
 
-    def start(self, function: Callable[..., Any], *args: Any, env: dict[str, str] | None = None, **kwargs: Any) -> None:
-        """Start every rank with a call of `function`."""
+    def start(
+        self,
+        function: Callable[..., Any],
+        *args: Any,
+        env: dict[str, str] | None = None,
+        zygote: Zygote | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Start every rank with a call of `function`, forked from the `zygote` where one is given."""
         port = free_port()
         call = self.directory / f"call-{self.attempt}"
         call.write_bytes(cloudpickle.dumps((function, args, kwargs)))
         for rank in range(self.world_size):
             files = [str(self.directory / f"{kind}-{self.attempt}-{rank}") for kind in ("result", "error")]
-            argv = [sys.executable, "-m", "dsec_blocks.gang.local_rank", str(call), *files]
-            self.processes[rank] = subprocess.Popen(argv, env={**self.env(rank, port=port), **(env or {})})
+            words, whole = [str(call), *files], {**self.env(rank, port=port), **(env or {})}
+            if zygote is None:
+                self.processes[rank] = subprocess.Popen([sys.executable, "-m", RANK, *words], env=whole)
+            else:
+                log = self.directory / f"rank-{rank}.log"
+                self.processes[rank] = zygote.start(RANK, words, env=whole, cwd=REPOSITORY, out=log, errors=log)
 
     def wait(self, timeout: float = 90) -> list[int]:
         """Wait for all ranks; their exit codes."""
