@@ -20,6 +20,7 @@ LONGEST, STEP, HAND_OVER = 120.0, 14.0, 1.0
 AGE = {"max_age_seconds": 120.0}
 POLICIES = {
     "the default": Policy(**AGE),
+    "overtaken by all": Policy(**AGE, overtaking=1.0),
     "moving and resizing": Policy(**AGE, consolidation=True, resizing=True, move_interval_seconds=600.0),
     "time sharing": Policy(**AGE, time_sharing=True, level_device_seconds=(60.0, 400.0, 2000.0)),
 }

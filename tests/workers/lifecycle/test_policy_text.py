@@ -18,9 +18,9 @@ from dsec_workers.scheduling import Policy
 
 
 def test_a_file_says_only_what_a_site_has_decided() -> None:
-    policy = policy_from_yaml("w_age: 3\nclass_penalty_seconds: {batch: 5}\n", file="site.yaml", version="7")
-    assert policy == Policy(version="7", w_age=3.0, class_penalty_seconds={Kind.BATCH: 5.0})
-    assert differences(policy) == {"w_age": 3.0, "class_penalty_seconds": {"batch": 5.0}}
+    policy = policy_from_yaml("w_age: 4\nclass_penalty_seconds: {batch: 5}\n", file="site.yaml", version="7")
+    assert policy == Policy(version="7", w_age=4.0, class_penalty_seconds={Kind.BATCH: 5.0})
+    assert differences(policy) == {"w_age": 4.0, "class_penalty_seconds": {"batch": 5.0}}
 
 
 def test_an_empty_file_is_the_shipped_policy() -> None:
@@ -50,7 +50,7 @@ def test_every_field_can_be_written_and_is_described() -> None:
         ("max_admissions: 1.5", "write a whole number"),
         ("class_penalty_seconds: {foo: 3}", "f.yaml: class_penalty_seconds: {'foo': 3} (foo.[key]): Input should be"),
         ("class_penalty_seconds: 4", "f.yaml: class_penalty_seconds: 4: "),
-        ("w_age: 1", "f.yaml: w_age is 1, less than w_share + w_gap + w_depth = 1.75; raise w_age"),
+        ("w_age: 1", "f.yaml: w_age is 1, less than w_share + w_gap + w_depth + w_small = 2.75; raise w_age"),
         ("max_age_seconds: .inf", "f.yaml: max_age_seconds"),
         ("usage_half_life_seconds: .nan", "f.yaml: usage_half_life_seconds"),
         ("version: 4", "f.yaml: version: 4: the ledger numbers policies itself; leave it out"),

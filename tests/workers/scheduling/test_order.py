@@ -3,6 +3,7 @@
 import pytest
 
 from dsec_blocks.model.errors import InvalidRequest
+from dsec_blocks.model.requests import Kind
 from dsec_workers.scheduling import Policy
 from tests.workers.scheduling.world import NOW, POLICY, admitted, cluster, decide, node, running, team, waiting, why
 
@@ -82,6 +83,59 @@ def test_only_the_oldest_gang_of_a_team_leaves_the_order():
     assert [admit.run_id for admit in held.admits] == ["x1"]
 
 
+def first_beside(*held, policy=POLICY):
+    """Who takes the four devices that are left beside these: the old large one or the new small one."""
+    age = POLICY.max_age_seconds
+    queue = [waiting("large", "4", waited=2 * age), waiting("small", "1", waited=60)]
+    return first(*queue, snapshot=cluster([node("n1", 8), node("n2", 4)], held), policy=policy)
+
+
+def test_of_equally_old_ones_the_small_goes_before_the_large():
+    snapshot = cluster([node("n1", 4)])
+    assert first(waiting("large", "4", waited=61), waiting("small", "1"), snapshot=snapshot) == "small"
+
+
+def came(run_id, *devices, before, **more):
+    """A gang on these devices that was submitted so many seconds before now, and started a moment ago."""
+    return running(run_id, *devices, submitted_at=NOW - before, started_at=NOW - 60, **more)
+
+
+def test_a_gang_that_waits_for_its_elders_is_not_old_yet():
+    elder = came("elder", "n1/0-7", before=3 * POLICY.max_age_seconds)
+    assert first_beside(elder) == "small"  # they hold 8 of 12, and 60 % are 7.2
+    assert first_beside(elder, policy=Policy(overtaking=0)) == "large"
+
+
+def test_a_gang_is_old_once_its_elders_hold_no_more_than_their_part():
+    age = POLICY.max_age_seconds
+    elder, younger = came("elder", "n1/0-6", before=3 * age), came("younger", "n1/7", before=age)
+    assert first_beside(elder, younger) == "large"
+
+
+def test_a_service_never_ends_so_nobody_waits_for_it_though_it_came_before():
+    service = came("service", "n1/0-7", before=3 * POLICY.max_age_seconds, kind=Kind.INFERENCE)
+    assert first_beside(service) == "large"
+
+
+def test_who_is_leaving_is_not_waited_for():
+    elder = came("elder", "n1/0-7", before=3 * POLICY.max_age_seconds, evicting=True)
+    assert first_beside(elder) == "large"
+
+
+def test_a_gang_is_overtaken_in_its_own_resource_pool_whoever_holds_devices_of_others():
+    age = POLICY.max_age_seconds
+    nodes = [node("h", 5, model="H100"), node("a", 8, model="A100")]
+    held = [
+        came("elder", "a/0-7", before=3 * age, gpu_model="A100"),
+        came("younger", "h/0", before=age, gpu_model="H100"),
+    ]
+    queue = [
+        waiting("large", "4", waited=2 * age, gpu_model="H100"),
+        waiting("small", "1", waited=60, gpu_model="H100"),
+    ]
+    assert first(*queue, snapshot=cluster(nodes, held)) == "large"
+
+
 def test_every_factor_of_the_rank_is_shown_and_they_sum_to_it():
     snapshot = cluster(ONE, [running("r", "n1/0", priority=50)], [team("a", 1), team("b", 1)])
     hold = decide(snapshot, waiting("g", waited=POLICY.max_age_seconds / 2, priority=50)).holds[0]
@@ -91,6 +145,7 @@ def test_every_factor_of_the_rank_is_shown_and_they_sum_to_it():
         "share": pytest.approx(0.0),
         "gap": pytest.approx(0.0),
         "depth": pytest.approx(POLICY.w_depth),
+        "small": pytest.approx(POLICY.w_small),
     }
 
 
@@ -109,8 +164,8 @@ def test_t2_a_head_over_its_quota_holds_nothing_that_others_could_use():
 
 
 def test_weights_that_could_starve_somebody_are_refused():
-    with pytest.raises(InvalidRequest, match=r"w_age is 1, less than w_share \+ w_gap \+ w_depth = 1.5"):
-        Policy(w_age=1, w_share=1, w_gap=0.25, w_depth=0.25)
+    with pytest.raises(InvalidRequest, match=r"w_age is 1, less than w_share \+ w_gap \+ w_depth \+ w_small = 1.75"):
+        Policy(w_age=1, w_share=1, w_gap=0.25, w_depth=0.25, w_small=0.25)
 
 
 def test_within_a_priority_class_a_full_age_outweighs_every_other_factor_together():

@@ -17,6 +17,7 @@ from dsec_workers.scheduling.elastic import deal_surplus, grow
 from dsec_workers.scheduling.holds import Holds
 from dsec_workers.scheduling.memory import Memory
 from dsec_workers.scheduling.order import Ages, GangClass, Order
+from dsec_workers.scheduling.overtaking import overtaken
 from dsec_workers.scheduling.placement import Shape
 from dsec_workers.scheduling.policy import Policy
 from dsec_workers.scheduling.prospects import expecting
@@ -66,7 +67,8 @@ class _Cycle:
         self.classes: list[GangClass] = self.sorting.classes
         rows = self.sorting.rows
         since = (line.returned if policy.time_sharing else line.eligible)[rows]
-        ages = Ages.of(since, line.seniority[rows], policy, now)
+        behind = overtaken(since, self.sorting.class_of, self.classes, snapshot, slots, policy)
+        ages = Ages.of(since, behind, line.seniority[rows], policy, now)
         self.order = Order(self.queue, self.classes, self.sorting.class_of, ages, quota, policy, line.run_ids[rows])
         snapshot = self.snapshot = expecting(snapshot, self.classes, policy)
         self.slots = slots

@@ -78,7 +78,8 @@ class Hold(NamedTuple):
         if not self.others:
             return {}
         first, *rest = self.others
-        return {"priority": first, "age": self.age, **dict(zip(("share", "gap", "depth", "level"), rest, strict=False))}
+        names = ("share", "gap", "depth", "small", "level")
+        return {"priority": first, "age": self.age, **dict(zip(names, rest, strict=False))}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,8 +16,8 @@ from dsec_workers.scheduling.seen import Seen, grown
 from dsec_workers.scheduling.snapshot import RunningGang
 
 _FLOATS = (
-    "started_at", "first_commit_at", "max_runtime", "expected", "grace", "conditional_until", "checkpoint", "moved_at",
-    "attained",
+    "submitted_at", "started_at", "first_commit_at", "max_runtime", "expected", "grace", "conditional_until",
+    "checkpoint", "moved_at", "attained",
 )  # fmt: skip
 _INTS = ("team", "devices", "priority", "members", "least", "stranded", "cpu_milli", "memory_mib")
 _BOOLS = ("evictable", "evicting", "promised", "endless", "shares")
@@ -28,6 +28,7 @@ class Slots:
     """One snapshot's running gangs by slot; slots that were left have `there` false. NaN is what is not known."""
 
     there: Bools
+    submitted_at: Floats
     started_at: Floats
     first_commit_at: Floats
     max_runtime: Floats
@@ -130,6 +131,7 @@ class Holders:
         known, usable = self.fleet.device_number, self.fleet.device_usable
         evictable = request.evictable
         return (
+            gang.submitted_at,
             gang.started_at,
             nan if gang.first_commit_at is None else gang.first_commit_at,
             nan if request.max_runtime_seconds is None else request.max_runtime_seconds,

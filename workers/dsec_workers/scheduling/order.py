@@ -1,16 +1,20 @@
 """In which order the waiting are tried: a weighted sum of factors that everybody can read.
 
-rank = w_priority·P + w_age·age + w_share·(1 − share) + w_gap·fit + w_depth·depth, every factor in [0, 1]:
+rank = w_priority·P + w_age·age + w_share·(1 − share) + w_gap·fit + w_depth·depth + w_small·small, all in [0, 1]:
 
 - P: base priority ÷ the policy's priority scale;
-- age: eligible wait ÷ max_age. It counts from the scheduled time, which survives evictions;
+- age: eligible wait ÷ max_age, once the gang has been overtaken (see `overtaking`). It counts from the scheduled time,
+  which survives evictions. Where a line is long nearly all of it is old, and an order by age alone would be first come,
+  first served: who waits for his elders waits his turn, and until then the rest decides;
 - share: the team's after-state share ÷ its fair share (`Quota.shares`);
 - fit: devices free in the gang's resource pool ÷ devices it needs, so a small gap counts for it;
-- depth: the team's part of all that wait.
+- depth: the team's part of all that wait;
+- small: 1 ÷ devices, since nobody knows a duration.
 - level, where time sharing is on: taken off for every level that the run has fallen.
 
-Past max_age a team's oldest gang leaves this order and stands in front, by first submit time alone. Gangs that differ
-only in age form a *class* and keep their order among themselves, so a cycle ranks classes, not gangs.
+Past max_age a team's oldest gang, once it has been overtaken, leaves this order and stands in front, by first submit
+time alone. Gangs that differ only in age form a *class* and keep their order among themselves, so a cycle ranks
+classes, not gangs.
 """
 
 from collections.abc import Sequence
@@ -91,14 +95,14 @@ class Ages:
     """How old each gang of a queue is; with time sharing a gang that has run waits anew whenever it comes back."""
 
     age: Floats
-    """Eligible wait ÷ max_age, at most 1."""
+    """Eligible wait ÷ max_age, at most 1; 0 while it does not count."""
     seniority: Ints
     """Larger for gangs that were submitted later, then by id: the tie-break everywhere."""
 
     @classmethod
-    def of(cls, since: Floats, seniority: Ints, policy: Policy, now: float) -> "Ages":
-        """Of gangs that wait since then."""
-        return cls(np.minimum(1.0, np.maximum(0.0, now - since) / policy.max_age_seconds), seniority)
+    def of(cls, since: Floats, counts: Bools, seniority: Ints, policy: Policy, now: float) -> "Ages":
+        """Of gangs that wait since then, and whether that counts."""
+        return cls(np.minimum(1.0, np.maximum(0.0, now - since) / policy.max_age_seconds) * counts, seniority)
 
 
 class Order:
@@ -129,6 +133,7 @@ class Order:
             kind.gangs, kind.next, start = numbers[start:end], 0, end
         self.team: Ints = np.array([kind.team for kind in classes], np.int64)
         self.need: Ints = np.array([kind.request.devices for kind in classes], np.int64)
+        self.small: Floats = 1.0 / np.maximum(self.need, 1)
         self.head: Ints = np.array([kind.gangs[0] for kind in classes], np.int64)
         self.priority: Floats = np.minimum(
             1.0, np.array([kind.request.priority for kind in classes], float) / policy.priority_scale
@@ -176,6 +181,7 @@ class Order:
             policy.w_share * (1.0 - self.quota.shares(self.team, self.need)),
             policy.w_gap * fit,
             policy.w_depth * depth,
+            policy.w_small * self.small,
         ]
         return [*summands, np.asarray(-policy.w_level * self.level, float)] if policy.time_sharing else summands
 

@@ -18,20 +18,25 @@ class Policy:
     version: str = "1"
     w_priority: float = 4.0
     """Weight of the base priority in the rank."""
-    w_age: float = 2.0
-    """Weight of the wait; at least w_share + w_gap + w_depth, so that waiting overcomes them all in the end."""
+    w_age: float = 3.0
+    """Weight of the wait; at least w_share + w_gap + w_depth + w_small, so that waiting overcomes all in the end."""
     w_share: float = 1.0
     """Weight of how little the team has of its fair share."""
     w_gap: float = 0.5
     """Weight of how much of what the gang needs is free."""
     w_depth: float = 0.25
     """Weight of the team's part of all that wait."""
-    w_level: float = 4.0
+    w_small: float = 1.0
+    """Weight of how few devices the gang asks for: the many small ones need not wait for the few large."""
+    w_level: float = 6.0
     """Taken off the rank for every level of time sharing; more than all but priority together, so levels come first."""
     priority_scale: int = 100
     """The priority at which its factor reaches 1."""
     max_age_seconds: float = 4 * 3600.0
-    """After that wait a team's oldest gang sorts by first submit time alone."""
+    """After that wait a team's oldest gang sorts by first submit time alone, once it is overtaken."""
+    overtaking: float = 0.4
+    """A wait counts while those who came before hold all but this part of the devices or less; 0 is always. The more,
+    the longer the few large ones wait where a line is long, and the less the many small ones."""
     history_weight: float = 0.25
     """How much of a team's share is its decayed past usage instead of what it uses now."""
     usage_half_life_seconds: float = 24 * 3600.0
@@ -110,13 +115,16 @@ class Policy:
     """A gang passes on condition only if it gets at least this many times its checkpoint and restart."""
 
     def __post_init__(self) -> None:
-        weights = (self.w_priority, self.w_age, self.w_share, self.w_gap, self.w_depth, self.w_level)
+        weights = (
+            self.w_priority, self.w_age, self.w_share, self.w_gap, self.w_depth, self.w_small, self.w_level,
+        )  # fmt: skip
         if not all(0 <= weight < float("inf") for weight in weights):
             raise InvalidRequest(f"policy {self.version}: weights must be finite and not negative, got {weights}")
-        others = self.w_share + self.w_gap + self.w_depth
+        others = self.w_share + self.w_gap + self.w_depth + self.w_small
         if self.w_age < others:
             raise InvalidRequest(
-                f"policy {self.version}: w_age is {self.w_age:g}, less than w_share + w_gap + w_depth = {others:g}; "
+                f"policy {self.version}: w_age is {self.w_age:g}, less than w_share + w_gap + w_depth + w_small = "
+                f"{others:g}; "
                 "raise w_age, or a gang could wait for ever behind younger ones of its own priority"
             )
         for name in (
@@ -144,10 +152,10 @@ class Policy:
             raise InvalidRequest(f"policy {self.version}: level_device_seconds must rise from above 0, got {levels}")
         if self.evictions_per_team is not None and self.evictions_per_team < 0:
             raise InvalidRequest(f"policy {self.version}: evictions_per_team must not be negative")
-        if not 0 <= self.history_weight <= 1:
-            raise InvalidRequest(
-                f"policy {self.version}: history_weight: {self.history_weight:g}: write a number from 0 to 1"
-            )
+        for name in ("history_weight", "overtaking"):
+            value = getattr(self, name)
+            if not 0 <= value <= 1:
+                raise InvalidRequest(f"policy {self.version}: {name}: {value:g}: write a number from 0 to 1")
         if self.exact_candidates > 24:
             raise InvalidRequest(f"policy {self.version}: exact_candidates above 24 cannot be searched in time")
 
