@@ -23,6 +23,22 @@ def test_a_file_says_only_what_a_site_has_decided() -> None:
     assert differences(policy) == {"w_age": 4.0, "class_penalty_seconds": {"batch": 5.0}}
 
 
+@pytest.mark.parametrize(
+    ("text", "w_small"),
+    [
+        ("w_age: 2", 0.25),
+        ("w_age: 2.3", 0.55),
+        ("w_age: 9", 1.0),
+        ("w_age: 1.75", 0.0),
+        ("w_age: 3\nw_share: 2", 0.25),
+        ("w_age: 3\nw_small: 0.5", 0.5),
+        ("w_share: 0.5", 1.0),
+    ],
+)
+def test_a_policy_of_before_small_went_first_was_refused_after_an_upgrade(text: str, w_small: float) -> None:
+    assert policy_from_yaml(text, file="site.yaml").w_small == pytest.approx(w_small, abs=2e-6)
+
+
 def test_an_empty_file_is_the_shipped_policy() -> None:
     assert policy_from_yaml("# nothing\n", file="x", version="1") == Policy()
 
@@ -50,7 +66,7 @@ def test_every_field_can_be_written_and_is_described() -> None:
         ("max_admissions: 1.5", "write a whole number"),
         ("class_penalty_seconds: {foo: 3}", "f.yaml: class_penalty_seconds: {'foo': 3} (foo.[key]): Input should be"),
         ("class_penalty_seconds: 4", "f.yaml: class_penalty_seconds: 4: "),
-        ("w_age: 1", "f.yaml: w_age is 1, less than w_share + w_gap + w_depth + w_small = 2.75; raise w_age"),
+        ("w_age: 1", "f.yaml: w_age is 1, less than w_share + w_gap + w_depth + w_small = 1.75; raise w_age"),
         ("max_age_seconds: .inf", "f.yaml: max_age_seconds"),
         ("usage_half_life_seconds: .nan", "f.yaml: usage_half_life_seconds"),
         ("version: 4", "f.yaml: version: 4: the ledger numbers policies itself; leave it out"),

@@ -9,6 +9,7 @@ import ast
 import dataclasses
 import difflib
 import inspect
+import math
 import textwrap
 from collections.abc import Mapping
 from functools import cache
@@ -54,10 +55,23 @@ def policy_from_mapping(values: Mapping[Any, Any], *, file: str, version: str) -
             hint = f"did you mean {near[0]}?" if near else "`dsec policy show` lists the keys"
             raise InvalidRequest(f"{file}: {key}: {_short(value)}: a policy has no such key; {hint}")
         fields[key] = _checked(key, value, file)
+    if "w_age" in fields and "w_small" not in fields:
+        fields["w_small"] = _room_for_small(fields)
     try:
         return Policy(version=version, **fields)
     except InvalidRequest as error:
         raise InvalidRequest(f"{file}: {str(error).removeprefix(f'policy {version}: ')}") from None
+
+
+def _room_for_small(fields: Mapping[str, Any]) -> float:
+    """The `w_small` of a policy that says what a wait weighs and was written before there was such a factor.
+
+    Waiting has to outweigh the other factors together: it gets no more than the policy's own w_age leaves.
+    """
+    shipped = Policy()
+    others = sum(float(fields.get(name, getattr(shipped, name))) for name in ("w_share", "w_gap", "w_depth"))
+    room = math.floor((fields["w_age"] - others) * 1e6) / 1e6
+    return max(0.0, min(shipped.w_small, room))
 
 
 def values_of(policy: Policy) -> dict[str, Any]:
