@@ -70,7 +70,7 @@ def _room_for_small(fields: Mapping[str, Any]) -> float:
     """
     shipped = Policy()
     others = sum(float(fields.get(name, getattr(shipped, name))) for name in ("w_share", "w_gap", "w_depth"))
-    room = math.floor((fields["w_age"] - others) * 1e6) / 1e6
+    room: float = math.floor((fields["w_age"] - others) * 1e6) / 1e6
     return max(0.0, min(shipped.w_small, room))
 
 
