@@ -98,8 +98,12 @@ class Shadow:
     nodes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """JSON-ready fields; `Shadow.from_json` is the inverse."""
-        return {**asdict(self), "devices": list(self.devices), "nodes": list(self.nodes)}
+        """JSON-ready fields; `Shadow.from_json` is the inverse.
+
+        Without `nodes` where there are none: a worker of before they were there can take over.
+        """
+        written = {**asdict(self), "devices": list(self.devices), "nodes": list(self.nodes)}
+        return written if self.nodes else {name: value for name, value in written.items() if name != "nodes"}
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> "Shadow":
