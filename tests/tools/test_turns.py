@@ -71,7 +71,7 @@ def test_a_server_that_is_never_idle_ends_with_its_suite_and_comes_again_for_ano
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     files = [name for name in tests if name.startswith("tests")]
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": ""}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.fixtures.turns", "-p", "no:cacheprovider", *files]
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
