@@ -57,8 +57,8 @@ def test_freezing_holding_and_starting_by_order_and_a_policy_set_while_the_worke
     assert row["reason"].startswith("held back by") and row["reason"].endswith(": data is missing")
 
     policy = site.home / "policy.yaml"
-    policy.write_text("w_age: 3\n")
-    assert "policy 2 is in force: w_age: 3.0" in ordered(site, "policy", "set", str(policy), "--why", "shorter waits")
+    policy.write_text("w_age: 4\n")
+    assert "policy 2 is in force: w_age: 4.0" in ordered(site, "policy", "set", str(policy), "--why", "shorter waits")
     site.wait("the policy", lambda: any(d.stage == "policy" for d in site.ledger.decisions(site.pool, limit=1000)))
     assert logged(site, "policy", "in force").endswith(": shorter waits")
     trial = site.home / "trial.yaml"

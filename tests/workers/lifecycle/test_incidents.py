@@ -54,7 +54,7 @@ def ledger(tmp_path: Path):
     ledger.admit(fence, "a", Placement(members=(MemberPlacement(node="n1", devices=("n1/0", "n1/1")),)), expires_at=2e9)
     ledger.wish(POOL, "freeze", None, {"scope": "node", "name": "n2"}, by="ops", why="fan")
     ledger.wish(POOL, "override", "b", {"admit": False}, by="ops", why="wait for data")
-    ledger.put_policy(POOL, {"w_age": 3.0, "class_penalty_seconds": {"interactive": 60.0}}, by="ops", why="trial")
+    ledger.put_policy(POOL, {"w_age": 4.0, "class_penalty_seconds": {"interactive": 60.0}}, by="ops", why="trial")
     yield ledger
     ledger.close()
 
@@ -62,7 +62,7 @@ def ledger(tmp_path: Path):
 def test_a_captured_pool_plans_like_the_pool_itself(ledger: Ledger) -> None:
     document = json.loads(json.dumps(capture(ledger, POOL, now=1_000_100.0, by="ops", why="odd")))
     incident = load(document, file="incident.json")
-    assert (incident.pool, incident.now, incident.policy.version, incident.policy.w_age) == (POOL, 1_000_100.0, "2", 3)
+    assert (incident.pool, incident.now, incident.policy.version, incident.policy.w_age) == (POOL, 1_000_100.0, "2", 4)
     assert incident.teams["ml"] == ledger.teams(POOL)["ml"]
     assert incident.nodes == ledger.nodes(POOL)
     assert sorted(queued.run_id for queued in incident.queue) == ["b", "c"]

@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from dsec_blocks.cache.bundles import BundleAddress
 from dsec_blocks.cache.store import check
+from dsec_blocks.cache.transfer.journal import arrived_bytes
 from dsec_blocks.ledger.prefetches import PrefetchState
 from dsec_workers.node_agent.client import AgentError
 from tests.fixtures.misbehaving import Exchange, MisbehavingOrigin
@@ -188,7 +189,11 @@ def test_an_agent_that_is_killed_goes_on_where_it_was(home: Home, origin_server:
     address = BundleAddress.of(f"{origin_server.url}/weights.bin")
     home.start()
     id = home.client.prefetch(address)["id"]
-    eventually(lambda: home.client.show(id)["bytes_done"] >= 8 * MIB, "something arrives")
+    staging = home.cache.store.layout.staging
+    eventually(
+        lambda: sum(arrived_bytes(each / "data") for each in staging.iterdir()) > 0,
+        "something arrives, and is journalled",
+    )
     home.kill()
     before = origin_server.bytes_asked("weights.bin")
     gate.opened.set()
