@@ -117,9 +117,10 @@ def test_a_service_never_ends_so_nobody_waits_for_it_though_it_came_before():
     assert first_beside(service) == "large"
 
 
-def test_who_is_leaving_is_not_waited_for():
-    elder = came("elder", "n1/0-7", before=3 * POLICY.max_age_seconds, evicting=True)
-    assert first_beside(elder) == "large"
+def test_who_is_leaving_is_waited_for_until_it_is_gone_and_who_starts_now_is_not_yet():
+    age = POLICY.max_age_seconds
+    assert first_beside(came("elder", "n1/0-7", before=3 * age, evicting=True)) == "small"
+    assert first_beside(running("elder", "n1/0-7", submitted_at=NOW - 3 * age, started_at=NOW)) == "large"
 
 
 def test_a_gang_is_overtaken_in_its_own_resource_pool_whoever_holds_devices_of_others():

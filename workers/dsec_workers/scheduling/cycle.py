@@ -67,7 +67,7 @@ class _Cycle:
         self.classes: list[GangClass] = self.sorting.classes
         rows = self.sorting.rows
         since = (line.returned if policy.time_sharing else line.eligible)[rows]
-        behind = overtaken(since, self.sorting.class_of, self.classes, snapshot, slots, policy)
+        behind = overtaken(since, self.sorting.class_of, self.classes, snapshot, slots, policy, now)
         ages = Ages.of(since, behind, line.seniority[rows], policy, now)
         self.order = Order(self.queue, self.classes, self.sorting.class_of, ages, quota, policy, line.run_ids[rows])
         snapshot = self.snapshot = expecting(snapshot, self.classes, policy)

@@ -1,9 +1,11 @@
 """Who waits has been overtaken, once those who came before it hold less than the most part of the devices.
 
 Counted are the devices of its resource pool, without those of services: they are not expected to end, so nobody waits
-for them. While its elders hold most of the rest, first come, first served would not have started it either: its wait
-says nothing yet about how urgent it is. Elders end and younger ones do not become elders, so whoever keeps waiting is
-overtaken in the end, however long the line is and whatever anybody expects of anybody's duration.
+for them. Who starts in the same instant holds nothing yet, and who leaves holds until it is gone, so that a batch of
+admissions equals the same one after another. While its elders hold most of the rest, first come, first served would
+not have started it either: its wait says nothing yet about how urgent it is. Elders end and younger ones do not
+become elders, so whoever keeps waiting is overtaken in the end, however long the line is and whatever anybody expects
+of anybody's duration.
 
 Where time is shared, levels see to the short ones, and every wait counts.
 """
@@ -20,7 +22,13 @@ from dsec_workers.scheduling.snapshot import Snapshot
 
 
 def overtaken(
-    since: Floats, class_of: Ints, classes: Sequence[GangClass], snapshot: Snapshot, slots: Slots, policy: Policy
+    since: Floats,
+    class_of: Ints,
+    classes: Sequence[GangClass],
+    snapshot: Snapshot,
+    slots: Slots,
+    policy: Policy,
+    now: float,
 ) -> Bools:
     """Per waiting gang (waiting `since` then, in seconds since the epoch), whether others than its elders have at least
     the policy's part; always where it asks for no device.
@@ -37,7 +45,7 @@ def overtaken(
         holder = snapshot.holder[usable]
         devices = np.bincount(holder[holder >= 0], minlength=len(slots.there))[: len(slots.there)]
         services = slots.there & slots.endless
-        holds = (devices > 0) & slots.there & ~slots.evicting & ~services
+        holds = (devices > 0) & slots.there & ~services & (slots.started_at < now)
         mine = (pool_of == index) & asks
         elders = held_before(slots.submitted_at[holds], devices[holds], since[mine])
         count = int(np.count_nonzero(usable)) - int(devices[services].sum())
