@@ -70,6 +70,12 @@ def test_a_gang_goes_back_to_the_rack_where_it_failed_because_that_is_the_fuller
     assert placed(waiting("a", "2x2"), failures=failures, nodes=RACKS, held=held) == {"a": ["x1", "x2"]}
 
 
+def test_data_that_is_far_from_a_node_moved_a_gang_to_another_rack_as_if_gangs_had_failed_there():
+    held = [running("r", "x3/0-1", preemptible=False)]
+    far = waiting("a", "2x2", seconds_saved=(("x1", -5.0),))
+    assert placed(far, failures={}, nodes=RACKS, held=held) == {"a": ["x1", "x2"]}
+
+
 def test_a_rack_is_not_shunned_for_a_node_that_the_gang_does_not_need_there():
     held = [running("r", "y1/0-1", "y2/0-1", preemptible=False)]
     assert placed(waiting("a", "2x2"), failures={"x2": 1.0}, nodes=RACKS, held=held) == {"a": ["x1", "x3"]}

@@ -137,7 +137,7 @@ class Attempts:
         view = trial.view(room, kind, avoided)
         for tier in kind.pool.tiers or (None,):
             part = view if tier is None else view_of(trial.fleet, view.free & tier, view.hosts)
-            seats = find_seats(trial.fleet, part, shape, trial.saved(number))
+            seats = find_seats(trial.fleet, part, shape, trial.saved(number), trial.against)
             if seats is not None:
                 return seats, pick_devices(trial.fleet, self._held_first(part.free, seats, shape), seats, shape)
         failures.add(key)
@@ -185,7 +185,7 @@ class Attempts:
             allowed=allowed,
             free_now=trial.free.free & ~kept_devices(trial.kept, trial.fleet.size),
             hosts_now=lambda: trial.hosts_for(trial.free, tuple(range(len(trial.kept)))),
-            worth=trial.worth,
+            against=trial.against,
             budget=budget,
             exact=trial.policy.exact_candidates,
             tenants=trial.beside.tenants if trial.beside.counts(shape) else None,
@@ -203,7 +203,8 @@ class Attempts:
                 freed[np.concatenate(home.devices)] = False
                 if hosts is not None:
                     hosts.take(trial.roster.gang(home.slot).request, home.seats.nodes)
-            seats = find_seats(trial.fleet, view_of(trial.fleet, freed, hosts), shape, trial.saved(number))
+            view = view_of(trial.fleet, freed, hosts)
+            seats = find_seats(trial.fleet, view, shape, trial.saved(number), trial.against)
         if chosen is None or seats is None or not search.minimal(chosen.options):
             self._no_victims.add(key)
             return None

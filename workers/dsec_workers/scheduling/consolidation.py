@@ -56,17 +56,18 @@ def find_homes(
     free_now: Bools,
     hosts: Hosts,
     movers: Sequence[tuple[int, RunningGang]],
-    worth: Floats | None = None,
+    against: Floats | None = None,
 ) -> list[Home] | None:
     """New places for all of `movers` (slot and gang), the largest first; None if one finds none.
 
-    `free_now` are the devices they may have, `hosts` what there is beside them, `worth` what each node is worth.
+    `free_now` are the devices they may have, `hosts` what there is beside them, `against` what speaks
+    against each node, in cards.
     """
     free, hosts, homes = free_now.copy(), hosts.copy(), []
     for slot, gang in sorted(movers, key=lambda pair: (-len(pair[1].placement.devices), pair[1].run_id)):
         shape = present_shape(gang)
         view = view_of(fleet, free & fleet.pool_of(gang.request).mask, hosts)
-        seats = find_seats(fleet, view, shape, worth)
+        seats = find_seats(fleet, view, shape, None if against is None else -against, against)
         if seats is None:
             return None
         devices = pick_devices(fleet, view.free, seats, shape)

@@ -67,7 +67,7 @@ def _one_more(trial: Trial, admit: Admit, number: int, kind: GangClass) -> Admit
     free[mine] = True
     hosts.take(kind.request, nodes, -1)
     view = view_of(trial.fleet, free, hosts)
-    seats = find_seats(trial.fleet, view, shape, trial.saved(number))
+    seats = find_seats(trial.fleet, view, shape, trial.saved(number), trial.against)
     if seats is None:
         return None
     devices = pick_devices(trial.fleet, free, seats, shape)
@@ -159,7 +159,7 @@ def _largest(trial: Trial, gang: RunningGang, free: Bools) -> tuple[Ints, Placem
     most = min(request.nodes - len(gang.placement.members), room // request.devices_per_node)
     for members in range(most, 0, -1):
         shape = Shape.of(request, members)
-        seats = find_seats(fleet, view, shape, trial.worth)
+        seats = find_seats(fleet, view, shape, trial.worth, trial.against)
         if seats is not None:
             devices = pick_devices(fleet, view.free, seats, shape)
             return np.concatenate(devices), placement_of(fleet, seats, devices)

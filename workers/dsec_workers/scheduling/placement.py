@@ -53,11 +53,13 @@ BY_ISLAND = (Topology.NODE_DOMAIN, Topology.DOMAIN)
 """Topologies whose members each sit in one island."""
 
 
-def find_seats(fleet: Fleet, view: View, shape: Shape, saved: Floats | None = None) -> Seats | None:
+def find_seats(
+    fleet: Fleet, view: View, shape: Shape, saved: Floats | None = None, against: Floats | None = None
+) -> Seats | None:
     """The best place for `shape` among the view's free devices; None if it has none. O(nodes), deterministic.
 
-    `saved` is what each node is worth to this gang, in cards (its cache has some of the inputs; below zero where gangs
-    have failed lately).
+    `saved` is what each node is worth to this gang, in cards (its cache has some of the inputs; less where gangs have
+    failed lately) and decides inside a domain; `against`, what those failures weigh, decides between domains too.
     """
     view = _with_hosts(fleet, view, shape)
     able = int(np.count_nonzero(view.node_free >= shape.devices))
@@ -69,7 +71,6 @@ def find_seats(fleet: Fleet, view: View, shape: Shape, saved: Floats | None = No
     if shape.topology is Topology.SPREAD:
         return _spread(fleet, view, shape, costs)
     within = fleet.named_levels[LEVELS[shape.topology]] if shape.topology in LEVELS else None
-    against = None if saved is None or not (saved < 0).any() else np.maximum(0.0, -saved)
     seats = _within_nvlink(fleet, view, shape, costs, against)
     if seats is not None and within is not None and not _together(within[seats.nodes]):
         seats = None

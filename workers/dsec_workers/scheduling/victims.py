@@ -54,7 +54,7 @@ class Search:
 
     `usable` are the devices the gang may take once they are free, `allowed` the slots of `rights.candidates()`,
     `free_now` the devices that anybody who is moved may go to, `hosts_now` what such a gang finds beside them,
-    `worth` what each node is worth to it, `tenants` those who use what the gang needs beside its devices (None where
+    `against` what speaks against each node, `tenants` those who use what the gang needs beside its devices (None where
     that does not count).
     """
 
@@ -69,14 +69,14 @@ class Search:
         allowed: Bools,
         free_now: Bools,
         hosts_now: Callable[[], Hosts],
-        worth: Floats | None,
+        against: Floats | None,
         budget: int,
         exact: int,
         tenants: Tenants | None = None,
     ) -> None:
         self.fleet, self.view, self.shape, self.rights = fleet, view, shape, rights
         self.budget, self.exact = Budget(budget), exact
-        self.free_now, self.hosts_now, self.worth = free_now, hosts_now, worth
+        self.free_now, self.hosts_now, self.against = free_now, hosts_now, against
         self.roster, snapshot = rights.roster, rights.roster.snapshot
         self.takeable: Bools = usable & ~view.free & (snapshot.holder >= 0) & (snapshot.next_holder < 0)
         if len(allowed):
@@ -276,7 +276,7 @@ class Search:
         if hosts is not None:  # what the gang will use is counted once all have left
             hosts.take(self.rights.claim.request, seats.nodes)
             room = room.least(hosts)
-        return find_homes(self.fleet, free, room, movers, self.worth)
+        return find_homes(self.fleet, free, room, movers, self.against)
 
     def _trimmed(self, numbers: tuple[int, ...]) -> tuple[int, ...]:
         """The choice without anybody who is not needed, the dearest left out first."""
