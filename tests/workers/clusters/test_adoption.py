@@ -301,6 +301,21 @@ async def test_a_fork_server_that_is_just_starting_is_found_by_a_shutdown(
     assert not [line for line in words if str(home) in line]
 
 
+async def test_a_worker_begins_while_the_fork_server_of_one_that_died_is_still_starting(
+    tmp_path: Path, open_desk: Callable[[Path], Desk]
+) -> None:
+    home = tmp_path / "home"
+    died = asyncio.create_task(open_desk(home).cluster.prepare())
+    while not (home / "fork-server.lock").exists():  # noqa: ASYNC110
+        await asyncio.sleep(0.005)
+    died.cancel()
+    successor = LocalCluster(home=home, nodes=(), clock=SystemClock())
+    await successor.prepare()
+    assert processes.sighting(fork_server_of(home)) is not None
+    await successor.shutdown()
+    await successor.close()
+
+
 async def test_an_unwritable_end_is_written_later(own_desk: Desk) -> None:
     desk = own_desk
     listening = asyncio.create_task(listen(desk))

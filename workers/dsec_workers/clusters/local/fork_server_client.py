@@ -12,11 +12,12 @@ from dsec_blocks.gateways.processes import ProcessId
 from dsec_blocks.model.clock import Clock
 from dsec_blocks.model.errors import ClusterError
 from dsec_workers.clusters.local import talk
-from dsec_workers.clusters.local.forkserver import SOCKET_NAME, fingerprint, record_of
+from dsec_workers.clusters.local.forkserver import IS_SERVED, SOCKET_NAME, fingerprint, record_of
 from dsec_workers.clusters.local.layout import read_json, socket_path
 
 _START_SECONDS = 60.0
 _ANSWER_SECONDS = 20.0
+_ASK_AGAIN_SECONDS = 0.5
 
 
 class ForkServer:
@@ -55,7 +56,12 @@ class ForkServer:
         while self._clock.monotonic() < deadline:
             if await self._hello() is not None:
                 return
-            if _has_ended(pid) and await self._hello() is None:
+            status = _exit_status(pid)
+            if status == IS_SERVED:  # by one that is still starting, and whose worker has died
+                await asyncio.sleep(_ASK_AGAIN_SECONDS)
+                if await self._hello() is None:
+                    pid = processes.spawn(argv, env=os.environ, output=log, at="cluster.forkserver.spawn")
+            elif status is not None and await self._hello() is None:
                 raise ClusterError(f"the fork-server of {self._home} ended while starting; its last words are in {log}")
             await asyncio.sleep(0.05)
         raise ClusterError(f"the fork-server of {self._home} did not start within {_START_SECONDS:g} s; see {log}")
@@ -75,7 +81,7 @@ class ForkServer:
         processes.signal_process(process, signal.SIGKILL, at="cluster.forkserver.kill")
         while processes.is_alive(process):  # noqa: ASYNC110 - nothing tells but the process table
             await asyncio.sleep(0.01)
-        _has_ended(process.pid)
+        _exit_status(process.pid)
         # Its record stays until the next one's replaces it: a worker that sleeps here would remove the next one's.
 
     async def _sweep(self) -> None:
@@ -98,9 +104,13 @@ def _words(home: Path) -> list[str]:
     return ["-m", "dsec_workers.clusters.local", str(home)]
 
 
-def _has_ended(pid: int) -> bool:
-    """Whether a child of ours has ended; collects its exit status, so that it does not stay a zombie."""
+def _exit_status(pid: int) -> int | None:
+    """What a child of ours ended with, collected so that it does not stay a zombie; None while it lives.
+
+    A stranger that is gone has ended well: nobody told us more.
+    """
     try:
-        return os.waitpid(pid, os.WNOHANG)[0] == pid
+        ended, status = os.waitpid(pid, os.WNOHANG)
     except ChildProcessError:
-        return processes.sighting(pid) is None
+        return 0 if processes.sighting(pid) is None else None
+    return os.waitstatus_to_exitcode(status) if ended == pid else None

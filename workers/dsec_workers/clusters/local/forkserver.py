@@ -32,6 +32,8 @@ from dsec_workers.clusters.local.service import Service
 from dsec_workers.clusters.local.supervisor import Supervisor
 
 SOCKET_NAME = "fork-server"
+IS_SERVED = os.EX_TEMPFAIL
+"""What a second fork-server of one home ends with."""
 
 
 def record_of(home: Path) -> Path:
@@ -51,7 +53,7 @@ def serve(home: Path) -> NoReturn:
     lock = processes.hold_lock(home / "fork-server.lock", blocking=False, at="forkserver.lock")
     if lock is None:
         print("another fork-server serves this home", file=sys.stderr)
-        sys.exit(0)
+        sys.exit(IS_SERVED)
     import_what_runs_need()
     listener = listen(socket_path(home, SOCKET_NAME))
     own = processes.identify(os.getpid())
