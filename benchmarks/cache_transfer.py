@@ -37,7 +37,8 @@ ROUNDS = int(os.environ.get("DSEC_BENCH_ROUNDS", "5"))
 FILES = 4
 MEMORY_BYTES = 64 * MIB
 LATENCY_SECONDS, BYTES_PER_SECOND = 0.020, 48_000_000
-FAR_CONNECTIONS, NEAR_CONNECTIONS = 32, 4
+NEAR_CONNECTIONS, FAR_CONNECTIONS = (4,), (16, 32)
+"""Of the raw ranges: what our own rules may choose; the best of them is the limit."""
 BOTO3_SWEEP = [
     {"part_mib": part, "threads": threads, "files_at_once": at_once}
     for part in (8, 32)
@@ -87,20 +88,22 @@ class Bench:
         self.rows.append({"where": where, "who": who, "how": shown, **{name: figures[name] for name in kept}})
         return figures
 
-    def rounds(self, where: str, endpoint: str, connections: int) -> dict[str, list[float]]:
+    def rounds(self, where: str, endpoint: str, raw_connections: tuple[int, ...]) -> dict[str, list[float]]:
         """boto3 swept once, then the best of it against us and the limits, taking turns."""
         sweep = [(self.run(where, endpoint, "boto3", **how)["seconds"], how) for how in BOTO3_SWEEP]
         best = [how for _, how in sorted(sweep, key=lambda pair: pair[0])[:2]]
         seconds: dict[str, list[float]] = {}
         for number in range(ROUNDS):
             print(f"{where}: round {number + 1} of {ROUNDS}", flush=True)
-            turns = [("dsec", {}), ("raw", {"connections": connections, "part_mib": 32})]
+            turns: list[tuple[str, dict[str, Any]]] = [("dsec", {})]
+            turns += [("raw", {"connections": count, "part_mib": 32}) for count in raw_connections]
             turns += [("boto3", how) for how in best]
             if where == "shaped":
-                turns.append(("raw-unwritten", {"connections": connections, "part_mib": 32}))
+                turns.append(("unwritten", {"connections": max(raw_connections), "part_mib": 32}))
             for who, how in turns[number % len(turns) :] + turns[: number % len(turns)]:
-                name = f"boto3 {json.dumps(how)}" if who == "boto3" else who
-                seconds.setdefault(name, []).append(self.run(where, endpoint, who, **how)["seconds"])
+                seconds.setdefault(f"{who} {json.dumps(how)}", []).append(
+                    self.run(where, endpoint, who, **how)["seconds"]
+                )
         return seconds
 
 
@@ -109,16 +112,16 @@ def near_and_far(bench: Bench) -> dict[str, float]:
     plain = bench.rounds("plain", bench.store.endpoint_url, NEAR_CONNECTIONS)
     with proxy(bench.store, latency_seconds=LATENCY_SECONDS, bytes_per_second=BYTES_PER_SECOND) as (endpoint, _):
         shaped = bench.rounds("shaped", endpoint, FAR_CONNECTIONS)
-    ours, far = median(plain["dsec"]), median(shaped["dsec"])
+    ours, far = _best("dsec", plain), _best("dsec", shaped)
     return {
-        "transfer_vs_boto3_best_verified": _best_boto3(plain) / ours,
-        "transfer_vs_write_limit": median(plain["raw"]) / ours,
-        "shaped_vs_connection_limit": median(shaped["raw-unwritten"]) / far,
-        "shaped_vs_boto3_best_verified": _best_boto3(shaped) / far,
-        "shaped_vs_write_limit": median(shaped["raw"]) / far,
+        "transfer_vs_boto3_best_verified": _best("boto3", plain) / ours,
+        "transfer_vs_write_limit": _best("raw", plain) / ours,
+        "shaped_vs_connection_limit": _best("raw", shaped) / far,
+        "shaped_vs_boto3_best_verified": _best("boto3", shaped) / far,
+        "shaped_vs_unwritten": _best("unwritten", shaped) / far,
         "transfer_s": ours,
         "shaped_s": far,
-        "shaped_nominal_limit_s": SIZE_MIB * MIB / (FAR_CONNECTIONS * BYTES_PER_SECOND),
+        "shaped_nominal_limit_s": SIZE_MIB * MIB / (max(FAR_CONNECTIONS) * BYTES_PER_SECOND),
         "peak_rss_mib": max(row["rss_mib"] for row in bench.rows if row["who"] == "dsec"),
         "peak_rss_above_start_mib": max(
             row["rss_mib"] - row["rss_before_mib"] for row in bench.rows if row["who"] == "dsec"
@@ -204,8 +207,9 @@ def proxy(store: ObjectStore, *, latency_seconds: float, bytes_per_second: int) 
             process.kill()
 
 
-def _best_boto3(seconds: dict[str, list[float]]) -> float:
-    return min(median(values) for name, values in seconds.items() if name.startswith("boto3"))
+def _best(who: str, seconds: dict[str, list[float]]) -> float:
+    """The shortest median of a contender, whichever way it was asked."""
+    return min(median(values) for name, values in seconds.items() if name.startswith(f"{who} "))
 
 
 def _put(bucket: Any, prefix: str, work: Path, size_mib: int) -> None:

@@ -22,6 +22,7 @@ CONNECT_SECONDS = 5.0
 STALL_SECONDS = 20.0
 """How long a connection may deliver nothing before it is given up."""
 _KEPT = 64
+_ANSWERS_NEEDED = 4
 
 
 class Connections:
@@ -30,11 +31,19 @@ class Connections:
     def __init__(self, *, stall_seconds: float = STALL_SECONDS, connect_seconds: float = CONNECT_SECONDS) -> None:
         self.stall_seconds = stall_seconds
         self.connect_seconds = connect_seconds
-        self.latency_seconds: float | None = None
-        """The shortest time seen between a question and the beginning of its answer."""
+        self._answers = 0
+        self._shortest_seconds = float("inf")
         self._lock = threading.Lock()
         self._idle: dict[tuple[str, str], list[http.client.HTTPConnection]] = defaultdict(list)
         self._pid = os.getpid()
+
+    @property
+    def latency_seconds(self) -> float | None:
+        """The shortest time seen between a question and the beginning of its answer; None until there were a few.
+
+        One alone tells how busy this machine is, or that server.
+        """
+        return self._shortest_seconds if self._answers >= _ANSWERS_NEEDED else None
 
     @contextmanager
     def request(
@@ -88,7 +97,8 @@ class Connections:
 
     def _took(self, seconds: float) -> None:
         with self._lock:
-            self.latency_seconds = min(seconds, self.latency_seconds or seconds)
+            self._answers += 1
+            self._shortest_seconds = min(seconds, self._shortest_seconds)
 
     def _keep(self, place: tuple[str, str], connection: http.client.HTTPConnection) -> bool:
         with self._lock:

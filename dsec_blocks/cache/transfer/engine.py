@@ -154,6 +154,9 @@ class Fetch:
 
     def _next_range(self, current: Landing | None) -> tuple[Landing, Range] | None:
         with self._news:
+            if self.connections > connections_for(self._origin.latency_seconds(), self._settings):
+                self.connections -= 1  # the store is nearer than it seemed, on a machine that does much else
+                return None
             while self._open and not self._stop.is_set():
                 landing = current if current is not None and current.left_bytes else self._neediest()
                 if landing is not None:

@@ -11,7 +11,7 @@ from dsec_blocks.cache.transfer.settings import MIB, SMALLEST_PIECE_BYTES, Trans
 
 JOURNAL_BYTES = 8 * MIB
 """A range is noted as done in units of this size: what is fetched again after a kill is one unit a connection."""
-_NEAR_SECONDS = 0.004
+_NEAR_SECONDS = 0.008
 _FAR_SECONDS = 0.015
 _LONGEST_RANGE = 64 * MIB
 _SHORTEST_RANGE = 4 * MIB

@@ -38,7 +38,7 @@ def test_a_setting_that_cannot_work_is_refused_by_name(options: dict, told: str)
 
 @pytest.mark.parametrize(
     ("latency", "cores", "connections"),
-    [(None, 2, 4), (0.001, 2, 4), (0.001, 64, 16), (0.008, 2, 16), (0.020, 2, 32), (0.2, 2, 32)],
+    [(None, 2, 4), (0.001, 2, 4), (0.001, 64, 16), (0.010, 2, 16), (0.020, 2, 32), (0.2, 2, 32)],
     ids=["not measured", "near", "near, many cores", "some way off", "far", "another continent"],
 )
 def test_connections_pay_only_with_latency(latency: float | None, cores: int, connections: int) -> None:

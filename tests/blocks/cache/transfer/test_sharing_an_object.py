@@ -3,8 +3,12 @@
 import os
 from pathlib import Path
 
+from dsec_blocks.cache.origins.connections import Connections
 from dsec_blocks.cache.origins.web import WebOrigin
 from dsec_blocks.cache.transfer import TransferSettings, fetch
+from dsec_blocks.cache.transfer.engine import Fetch
+from dsec_blocks.cache.transfer.journal import Journal
+from dsec_blocks.cache.transfer.sizing import connections_for
 from tests.fixtures.misbehaving import MisbehavingOrigin
 
 MIB = 2**20
@@ -28,3 +32,43 @@ def test_the_first_connection_does_not_take_half_of_the_object(
     assert got.path.read_bytes() == origin_server.files["large.bin"]
     longest = max(end - start for start, end in origin_server.asked["large.bin"])
     assert longest <= 8 * MIB
+
+
+class SeemedFar(WebOrigin):
+    """Its first answers came late, because the machine was busy; the next ones say that it is near."""
+
+    later = False
+
+    def latency_seconds(self) -> float | None:
+        return 0.001 if self.later else 0.05
+
+
+def test_a_store_that_seemed_far_on_a_busy_machine_does_not_keep_its_32_connections(
+    origin_server: MisbehavingOrigin, tmp_path: Path
+) -> None:
+    origin_server.files["large.bin"] = os.urandom(160 * MIB)
+    origin = SeemedFar()
+    most = []
+
+    def progress(count: int) -> None:
+        most.append(work.connections)
+        origin.later = len(most) > 8
+
+    work = Fetch(
+        origin.list(f"{origin_server.url}/large.bin"), origin=origin, staging=tmp_path,
+        journal=Journal(tmp_path, boot_id="this"), settings=TransferSettings(), progress=progress,
+        cancelled=lambda: False,
+    )  # fmt: skip
+    work.run()
+    assert work.landed["large.bin"].path.read_bytes() == origin_server.files["large.bin"]
+    assert most[0] == 32
+    assert work.connections == connections_for(0.001, TransferSettings()) < 32
+
+
+def test_one_slow_answer_does_not_make_a_store_far() -> None:
+    known = Connections()
+    known._took(0.05)
+    assert known.latency_seconds is None
+    for seconds in (0.04, 0.002, 0.06):
+        known._took(seconds)
+    assert known.latency_seconds == 0.002
