@@ -52,15 +52,18 @@ class ForkServer:
         deadline = self._clock.monotonic() + _START_SECONDS
         log = self._home / "fork-server.log"
         argv = [sys.executable, "-P", *_words(self._home)]
-        pid = processes.spawn(argv, env=os.environ, output=log, at="cluster.forkserver.spawn")
+        pid: int | None = None
         while self._clock.monotonic() < deadline:
+            if pid is None:
+                pid = processes.spawn(argv, env=os.environ, output=log, at="cluster.forkserver.spawn")
             if await self._hello() is not None:
                 return
             status = _exit_status(pid)
             if status == IS_SERVED:  # by one that is still starting, and whose worker has died
                 await asyncio.sleep(_ASK_AGAIN_SECONDS)
-                if await self._hello() is None:
-                    pid = processes.spawn(argv, env=os.environ, output=log, at="cluster.forkserver.spawn")
+                if await self._hello() is not None:
+                    return
+                pid = None
             elif status is not None and await self._hello() is None:
                 raise ClusterError(f"the fork-server of {self._home} ended while starting; its last words are in {log}")
             await asyncio.sleep(0.05)
