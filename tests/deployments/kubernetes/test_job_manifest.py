@@ -59,7 +59,8 @@ async def test_the_template_of_the_page_does_what_the_page_says() -> None:
     spec = job["spec"]["template"]["spec"]
     (container,) = spec["containers"]
     assert (job["metadata"]["namespace"], spec["serviceAccountName"]) == ("team-b", "loader")
-    assert container["imagePullPolicy"] == "Always" and container["envFrom"] == [{"secretRef": {"name": "buckets"}}]
+    assert container["imagePullPolicy"] == "Always"
+    assert [each["secretRef"]["name"] for each in container["envFrom"]] == ["buckets", "dsec-prefect"]
     assert {"name": "SSL_CERT_FILE", "value": "/etc/ca/ca.crt"} in container["env"]
     assert container["resources"]["requests"] == {"cpu": "8", "memory": "64Gi", "nvidia.com/gpu": "1"}
     assert {"name": "data", "mountPath": "/data"} in container["volumeMounts"]

@@ -36,6 +36,7 @@ from dsec_workers.clusters.protocol import (
     Snapshotting,
     Started,
 )
+from tests.fixtures.ports import free_port
 from tests.workers.clusters.kubernetes.conftest import until
 from tests.workers.clusters.kubernetes.outposts import Outposts, script
 
@@ -179,14 +180,18 @@ def open_gang(tmp_path: Path) -> Iterator[OpenGang]:
     opened: list[Outposts] = []
 
     def open_one(members: int = 2, **more: Any) -> Outposts:
-        orders = [json.loads(variable(job, "DSEC_ORDER")) for job in FORMER["jobs"]]
+        orders, port = [json.loads(variable(job, "DSEC_ORDER")) for job in FORMER["jobs"]], free_port()
         path = os.pathsep.join(filter(None, [str(Path.cwd()), os.environ.get("PYTHONPATH")]))
         more = {"command": script(tmp_path, "print('user code', flush=True)"), "env": {"PYTHONPATH": path}, **more}
         told = {index: {"DSEC_ORDER": json.dumps({**order, **more})} for index, order in enumerate(orders)}
+        for index, job in enumerate(FORMER["jobs"]):  # each variable of a former pod stands by itself
+            (container,) = job["spec"]["template"]["spec"]["containers"]
+            said = {each["name"]: each["value"] for each in container["env"] if "value" in each}
+            told[index] = {**said, **told[index], "DSEC_OUTPOST_PORT": str(port)}
         order = order_from_json(orders[0])
         if members == 1:  # its leader alone
             order = replace(order, placement=replace(order.placement, members=order.placement.members[:1]))
-        gang = Outposts(order=order, folder=tmp_path, own_environment=told)
+        gang = Outposts(order=order, folder=tmp_path, port=port, own_environment=told)
         gang.start({0: "GPU-a", 1: "GPU-b"})
         opened.append(gang)
         return gang

@@ -16,7 +16,7 @@ from dsec_workers.clusters.kubernetes import talk
 from dsec_workers.clusters.kubernetes.manifest import jobs_of
 from dsec_workers.clusters.kubernetes.outpost.identity import gang_token
 from dsec_workers.clusters.kubernetes.outpost.termination import decode
-from dsec_workers.clusters.kubernetes.settings import SCRATCH, KubernetesSettings
+from dsec_workers.clusters.kubernetes.settings import SCRATCH, TERMINATION_LOG, KubernetesSettings
 from dsec_workers.clusters.local.layout import GangDirectory
 from dsec_workers.clusters.protocol import LaunchOrder
 from dsec_workers.clusters.talk import NotThere
@@ -67,7 +67,9 @@ class Outposts:
                 **self.own_environment.get(index, {}),
                 "DSEC_TERMINATION_LOG": str(home / "termination-log"),
             }
-            env = {name: value.replace(SCRATCH + "/", f"{home}/") for name, value in env.items()}
+            log = str(home / "termination-log")
+            for theirs, here in ((TERMINATION_LOG, log), (f"{SCRATCH}/", f"{home}/"), (f'"{SCRATCH}"', f'"{home}"')):
+                env = {name: value.replace(theirs, here) for name, value in env.items()}
             env["DSEC_SCRATCH"] = str(home)
             with (self.folder / f"pod-{index}.out").open("wb") as output:
                 self.processes.append(

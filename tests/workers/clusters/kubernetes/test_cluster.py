@@ -436,3 +436,18 @@ async def test_the_secret_of_a_namespace_is_made_once_and_follows_prefects_addre
 
         assert base64.b64decode(data["PREFECT_API_URL"]).decode() == address
     assert len(keys) == 1
+
+
+async def test_a_ledgers_address_in_a_namespaces_secret_never_gets_into_a_pod(
+    kubernetes_api: Api, namespace: str, make_nodes: MakeNodes, open_cluster: OpenCluster
+) -> None:
+    (node,) = await make_nodes(1)
+    secret = {"metadata": {"name": "dsec-prefect"}, "stringData": {"DSEC_LEDGER_URL": "postgresql://ledger"}}
+    await kubernetes_api.create(f"/api/v1/namespaces/{namespace}/secrets", secret, at=AT)
+    told = await open_cluster([node], **IN_NAME)
+    await told.cluster.launch(order_on([node]))
+    (pod,) = await pods_of(kubernetes_api, namespace, 1)
+    (container,) = pod["spec"]["containers"]
+    assert "envFrom" not in container
+    keys = {each["valueFrom"]["secretKeyRef"]["key"] for each in container["env"] if each["name"].startswith("PREFECT")}
+    assert keys == {"PREFECT_API_URL", "PREFECT_API_KEY", "PREFECT_API_AUTH_STRING"}

@@ -33,7 +33,10 @@ def pod_of(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def env_of(job: dict[str, Any]) -> dict[str, Any]:
-    return {entry["name"]: entry.get("value", entry.get("valueFrom")) for entry in pod_of(job)["containers"][0]["env"]}
+    """What the member's outpost has in the end."""
+    entries = pod_of(job)["containers"][0]["env"]
+    said = {entry["name"]: entry.get("value", entry.get("valueFrom")) for entry in entries}
+    return {**said, **json.loads(said["DSEC_ORDER"].replace("$$", "$"))["variables"]}
 
 
 def test_each_member_is_a_job_on_its_node_with_its_own_count_of_cards() -> None:
@@ -83,6 +86,7 @@ def test_a_template_of_prefect_kubernetes_carries_over() -> None:
                             "imagePullPolicy": "Always",
                             "args": ["prefect", "flow-run", "execute"],
                             "env": [{"name": "MINE", "value": "1"}, {"name": "DSEC_MEMBER", "value": "9"}],
+                            "envFrom": [{"secretRef": {"name": "buckets"}}],
                             "volumeMounts": [{"name": "data", "mountPath": "/data"}],
                             "resources": {"requests": {"cpu": "4", "memory": None}},
                         },
@@ -101,6 +105,8 @@ def test_a_template_of_prefect_kubernetes_carries_over() -> None:
     assert (container["image"], container["imagePullPolicy"]) == ("team/image:3", "Always")
     assert container["command"][-1] == "dsec_workers.clusters.kubernetes.outpost" and "args" not in container
     assert env_of(job)["MINE"] == "1" and env_of(job)["DSEC_MEMBER"] == "0"
+    assert [each["name"] for each in container["env"]] == ["MINE", "DSEC_ORDER", "DSEC_OUTPOST_ADDRESS"]
+    assert [each["secretRef"]["name"] for each in container["envFrom"]] == ["buckets", "dsec-prefect"]
     assert container["resources"]["requests"] == {"cpu": "4", "nvidia.com/gpu": "1"}
     assert [mount["mountPath"] for mount in container["volumeMounts"]] == ["/data", "/dsec", "/dev/shm"]
     assert [each["name"] for each in spec["containers"]] == ["prefect-job", "sidecar"]
@@ -132,11 +138,21 @@ def test_the_labels_of_a_run_and_its_team_are_on_its_jobs_and_pods_and_never_in_
 def test_the_key_of_prefect_is_in_no_job_and_the_whole_placement_only_in_the_first() -> None:
     order = order_on(["a", "b"], env={"PREFECT_API_KEY": "secret", "PRICE": "$(HOME) costs $5"})
     jobs = jobs_of(order, SETTINGS, namespace="team")
-    assert "secret" not in json.dumps(jobs).replace("secretKeyRef", "").replace("dsec-prefect", "")
-    assert env_of(jobs[0])["PREFECT_API_KEY"]["secretKeyRef"]["name"] == "dsec-prefect"
+    assert "secret" not in json.dumps(jobs).replace("secretRef", "")
     told = [order_from_json(json.loads(env_of(job)["DSEC_ORDER"].replace("$$", "$"))) for job in jobs]
     assert told[0].placement == order.placement and not told[1].placement.members
     assert told[0].env == {"PRICE": "$(HOME) costs $5"}
+
+
+def test_of_a_secret_that_holds_more_than_ours_members_are_given_no_more_than_ours() -> None:
+    template = {"spec": {"template": {"spec": {"containers": [{"env": {"PREFECT_API_KEY": "in plain text"}}]}}}}
+    (job,) = jobs_of(order_on(["a"]), SETTINGS, namespace="team", template=template, whole_secret=False)
+    assert "envFrom" not in pod_of(job)["containers"][0]
+    references = [each["secretKeyRef"] for each in env_of(job).values() if "secretKeyRef" in each]
+    assert {each["name"] for each in references} == {"dsec-prefect"}
+    assert {each["key"]: each.get("optional") for each in references} == {
+        "DSEC_CHANNEL_KEY": None, "PREFECT_API_URL": True, "PREFECT_API_KEY": True, "PREFECT_API_AUTH_STRING": True,
+    }  # fmt: skip
 
 
 def test_a_gang_that_names_no_checkpoint_store_gets_the_pools_and_the_users_own_wins() -> None:

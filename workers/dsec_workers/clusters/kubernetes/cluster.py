@@ -121,9 +121,8 @@ class KubernetesCluster:
         With `hold_start`, that is when the victims' pods have ended: a kubelet admits nothing before. Raises
         `ClusterError` if nothing was started.
         """
-        template = order.job_manifest or {}
-        namespace = (template.get("metadata") or {}).get("namespace") or self._settings.namespace
-        wanted = jobs_of(order, self._settings, namespace=namespace, template=template)
+        namespace = ((order.job_manifest or {}).get("metadata") or {}).get("namespace") or self._settings.namespace
+        wanted = await self._jobs_of(order, namespace)
         members = dict(enumerate(order.placement.members))
         for member in members.values():
             self._supply.hold(order.key, member)
@@ -152,7 +151,6 @@ class KubernetesCluster:
                 changed=self._room,
                 clock=self._clock,
             )
-            await self._secrets.key(namespace, order.env)
             with fault_point("cluster.kubernetes.launch"):
                 view.jobs = await self._jobs.create(wanted)
             view.created_at = self._clock.now()
@@ -164,6 +162,14 @@ class KubernetesCluster:
             raise
         self._follow(view)
         return _launch_of(view)
+
+    async def _jobs_of(self, order: LaunchOrder, namespace: str) -> list[Object]:
+        try:
+            await self._secrets.key(namespace, order.env)
+        except OSError as error:
+            raise ClusterError(str(error)) from error
+        whole = self._secrets.is_ours_alone(namespace)
+        return jobs_of(order, self._settings, namespace=namespace, template=order.job_manifest, whole_secret=whole)
 
     # --- telling and stopping -------------------------------------------------------------------------------------
 

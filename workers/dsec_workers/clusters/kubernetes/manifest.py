@@ -34,7 +34,10 @@ from dsec_workers.clusters.protocol import LaunchOrder
 
 Object = dict[str, Any]
 ENV_ORDER = "DSEC_ORDER"
-"""What to run, as `layout.order_to_json` writes it; only member 0's has the whole placement."""
+"""What to run, as `layout.order_to_json` writes it; only member 0's has the whole placement. Under `VARIABLES` is what
+the outpost adds to its environment: the API server keeps track of each entry of a container's `env` by itself, in the
+Job and in the pod, at a cost that a gang of one card notices."""
+VARIABLES = "variables"
 ENV_KEY = "DSEC_CHANNEL_KEY"
 ENV_PORT = "DSEC_OUTPOST_PORT"
 ENV_ADDRESS = "DSEC_OUTPOST_ADDRESS"
@@ -42,6 +45,8 @@ ENV_SCRATCH = "DSEC_SCRATCH"
 ENV_TERMINATION_LOG = "DSEC_TERMINATION_LOG"
 SECRET_VARIABLES = ("PREFECT_API_URL", "PREFECT_API_KEY", "PREFECT_API_AUTH_STRING")
 """What members take from their namespace's Secret, where it has them, instead of from their Job's text."""
+FROM_SECRET = (ENV_KEY, *SECRET_VARIABLES)
+"""All that our Secret in a namespace holds."""
 OUTPOST = ["python", "-m", "dsec_workers.clusters.kubernetes.outpost"]
 CONTAINER = "gang"
 SCRATCH_VOLUME, SHARED_MEMORY_VOLUME, CACHE = "dsec-scratch", "dsec-shm", "dsec-cache"
@@ -54,11 +59,19 @@ _NO_DISRUPTION = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false", "ka
 
 
 def jobs_of(
-    order: LaunchOrder, settings: KubernetesSettings, *, namespace: str, template: Mapping[str, Any] | None = None
+    order: LaunchOrder,
+    settings: KubernetesSettings,
+    *,
+    namespace: str,
+    template: Mapping[str, Any] | None = None,
+    whole_secret: bool = True,
 ) -> list[Object]:
-    """The gang's Jobs, member 0's first. The others name it as their owner once it exists (`owned_by`)."""
+    """The gang's Jobs, member 0's first. The others name it as their owner once it exists (`owned_by`).
+
+    With `whole_secret` members are given all that the namespace's Secret holds, else no more than `FROM_SECRET` of it.
+    """
     return [
-        _job(order, settings, namespace=namespace, index=index, template=template or {})
+        _job(order, settings, namespace=namespace, index=index, template=template or {}, whole_secret=whole_secret)
         for index in range(len(order.placement.members))
     ]
 
@@ -86,7 +99,13 @@ def resources_of(member: MemberPlacement) -> dict[str, int]:
 
 
 def _job(
-    order: LaunchOrder, settings: KubernetesSettings, *, namespace: str, index: int, template: Mapping[str, Any]
+    order: LaunchOrder,
+    settings: KubernetesSettings,
+    *,
+    namespace: str,
+    index: int,
+    template: Mapping[str, Any],
+    whole_secret: bool,
 ) -> Object:
     member = order.placement.members[index]
     job = copy.deepcopy(dict(template))
@@ -116,13 +135,14 @@ def _job(
     pod_metadata = _child(pod, "metadata")
     _extend(pod_metadata, "labels", labels)
     _extend(pod_metadata, "annotations", {**_NO_DISRUPTION, **annotations})
-    _pod_spec(_child(pod, "spec"), order, settings, index=index, member=member)
+    _pod_spec(_child(pod, "spec"), order, settings, index=index, whole_secret=whole_secret)
     return job
 
 
 def _pod_spec(
-    spec: Object, order: LaunchOrder, settings: KubernetesSettings, *, index: int, member: MemberPlacement
+    spec: Object, order: LaunchOrder, settings: KubernetesSettings, *, index: int, whole_secret: bool
 ) -> None:
+    member = order.placement.members[index]
     for stray in ("parallelism", "completions"):  # prefect-kubernetes' own template has them here, by mistake
         spec.pop(stray, None)
     grace = math.ceil(order.request.grace_seconds) + settings.upload_seconds
@@ -144,7 +164,7 @@ def _pod_spec(
     ours = _volumes(settings)
     spec["volumes"] = [*(v for v in spec.get("volumes") or [] if v["name"] not in ours), *ours.values()]
     containers = spec.get("containers") or [{}]
-    containers[0] = _container(dict(containers[0]), order, settings, index=index, member=member)
+    containers[0] = _container(dict(containers[0]), order, settings, index=index, whole_secret=whole_secret)
     secure(spec, containers[0], user=settings.user)
     spec["containers"] = containers
 
@@ -182,7 +202,7 @@ def _put_on(spec: Object, node: str) -> None:
 
 
 def _container(
-    container: Object, order: LaunchOrder, settings: KubernetesSettings, *, index: int, member: MemberPlacement
+    container: Object, order: LaunchOrder, settings: KubernetesSettings, *, index: int, whole_secret: bool
 ) -> Object:
     container["name"] = container.get("name") or CONTAINER
     container["image"] = order.request.image or container.get("image") or settings.image
@@ -190,24 +210,44 @@ def _container(
     container.pop("args", None)
     if container.get("imagePullPolicy") is None:
         container.pop("imagePullPolicy", None)
-    env = _merged_env(container.get("env"), _env(order, settings, index=index))
-    said = {entry["name"] for entry in env}
-    defaults = _default_env(settings)
-    container["env"] = [*env, *({"name": n, "value": v} for n, v in defaults.items() if v and n not in said)]
-    container["resources"] = _resources(container.get("resources") or {}, order, member)
+    own = _own_variables(order, settings, index=index)
+    ours = {*own, *FROM_SECRET, ENV_ORDER, ENV_ADDRESS}
+    given = [entry for entry in _listed(container.get("env")) if entry["name"] not in ours]
+    said = {entry["name"] for entry in given}
+    defaults = {name: value for name, value in _default_variables(settings).items() if value and name not in said}
+    container["env"] = [
+        *given,
+        {"name": ENV_ORDER, "value": _order(order, settings, index=index, variables={**own, **defaults})},
+        {"name": ENV_ADDRESS, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+        *(_from_secret(name, settings.secret) for name in FROM_SECRET if not whole_secret),
+    ]
+    if whole_secret:  # the last one has the last word
+        container["envFrom"] = [*(container.get("envFrom") or []), {"secretRef": {"name": settings.secret}}]
+    container["resources"] = _resources(container.get("resources") or {}, order, order.placement.members[index])
     container["volumeMounts"] = _mounts(container.get("volumeMounts") or [], settings)
     container.update(terminationMessagePath=TERMINATION_LOG, terminationMessagePolicy="FallbackToLogsOnError")
     return container
 
 
-def _env(order: LaunchOrder, settings: KubernetesSettings, *, index: int) -> list[Object]:
+def _order(order: LaunchOrder, settings: KubernetesSettings, *, index: int, variables: Mapping[str, str]) -> str:
     record = order_to_json(order)
     # The worker decides how long a start may take; this is for the time in which there is none.
     record["start_timeout_seconds"] += settings.pull_seconds
     record["env"] = {name: value for name, value in order.env.items() if name not in SECRET_VARIABLES}
     if index:
         record["placement"] = []  # member 0 tells the others
-    plain = {
+    record["request"] = _without_nothing(record["request"])
+    record[VARIABLES] = dict(variables)
+    return json.dumps(_without_nothing(record), separators=(",", ":")).replace("$", "$$")
+
+
+def _without_nothing(record: Mapping[str, Any]) -> Object:
+    return {name: value for name, value in record.items() if value is not None}
+
+
+def _own_variables(order: LaunchOrder, settings: KubernetesSettings, *, index: int) -> dict[str, str]:
+    """What holds whatever the template says."""
+    return {
         ENV_RUN_ID: order.key.run_id,
         ENV_ATTEMPT: str(order.key.attempt),
         ENV_MEMBER: str(index),
@@ -215,22 +255,10 @@ def _env(order: LaunchOrder, settings: KubernetesSettings, *, index: int) -> lis
         ENV_SCRATCH: SCRATCH,
         "TMPDIR": f"{SCRATCH}/tmp",
         ENV_TERMINATION_LOG: TERMINATION_LOG,
-        ENV_ORDER: json.dumps(record, separators=(",", ":")).replace("$", "$$"),
     }
-    secret = [
-        {"name": name, "valueFrom": {"secretKeyRef": {"name": settings.secret, "key": name, "optional": True}}}
-        for name in SECRET_VARIABLES
-    ]
-    key = {"secretKeyRef": {"name": settings.secret, "key": ENV_KEY}}
-    return [
-        *({"name": name, "value": value} for name, value in plain.items()),
-        {"name": ENV_ADDRESS, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
-        {"name": ENV_KEY, "valueFrom": key},
-        *secret,
-    ]
 
 
-def _default_env(settings: KubernetesSettings) -> dict[str, str]:
+def _default_variables(settings: KubernetesSettings) -> dict[str, str]:
     """What the template may say otherwise; empty values are not said."""
     return {
         ENV_STORE: settings.store,
@@ -242,12 +270,16 @@ def _default_env(settings: KubernetesSettings) -> dict[str, str]:
     }
 
 
-def _merged_env(given: Any, ours: Sequence[Object]) -> list[Object]:
-    """The template's variables, then ours; a template may hold them as a list or, unfilled, as a mapping."""
+def _from_secret(name: str, secret: str) -> Object:
+    optional = {} if name == ENV_KEY else {"optional": True}
+    return {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": name, **optional}}}
+
+
+def _listed(given: Any) -> list[Object]:
+    """A template's variables; it may hold them as a list or, unfilled, as a mapping."""
     if isinstance(given, Mapping):
-        given = [{"name": name, "value": value} for name, value in given.items() if value is not None]
-    names = {entry["name"] for entry in ours}
-    return [*(entry for entry in given or [] if entry["name"] not in names), *ours]
+        return [{"name": name, "value": value} for name, value in given.items() if value is not None]
+    return list(given or [])
 
 
 def _resources(given: Mapping[str, Any], order: LaunchOrder, member: MemberPlacement) -> Object:

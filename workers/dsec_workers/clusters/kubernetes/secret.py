@@ -12,7 +12,7 @@ from dsec_blocks.model.errors import ClusterError
 from dsec_workers.clusters.kubernetes.api import Api
 from dsec_workers.clusters.kubernetes.errors import AlreadyExists, Forbidden, NotFound
 from dsec_workers.clusters.kubernetes.gang_jobs import missing_permission
-from dsec_workers.clusters.kubernetes.manifest import ENV_KEY, SECRET_VARIABLES
+from dsec_workers.clusters.kubernetes.manifest import ENV_KEY, FROM_SECRET, SECRET_VARIABLES
 
 LABELS = {"app.kubernetes.io/managed-by": "dsec"}
 
@@ -37,6 +37,12 @@ class NamespaceSecrets:
             except Forbidden as error:
                 raise ClusterError(missing_permission(error, "get,create,patch secrets", namespace)) from error
         return known[ENV_KEY]
+
+    def is_ours_alone(self, namespace: str) -> bool:
+        """Whether the Secret, as it was read, holds nothing that members are not to be given: then they may have all
+        of it.
+        """
+        return self._known.get(namespace, {}).keys() <= {*FROM_SECRET}
 
     async def _settled(self, namespace: str, wanted: Mapping[str, str]) -> dict[str, str]:
         path = f"/api/v1/namespaces/{namespace}/secrets"

@@ -1,4 +1,7 @@
-"""Who this outpost is, from its pod's environment; read once, and what is secret in it is forgotten."""
+"""Who this outpost is, from its pod's environment; read once, and what is secret in it is forgotten.
+
+Most of the environment comes within the order. Pods of a worker of before have each variable by itself.
+"""
 
 import hashlib
 import hmac
@@ -17,6 +20,7 @@ from dsec_workers.clusters.kubernetes.manifest import (
     ENV_PORT,
     ENV_SCRATCH,
     ENV_TERMINATION_LOG,
+    VARIABLES,
 )
 from dsec_workers.clusters.local.layout import order_from_json
 from dsec_workers.clusters.protocol import GangKey, LaunchOrder
@@ -44,16 +48,20 @@ class Identity:
 
     @classmethod
     def from_environment(cls, environment: MutableMapping[str, str] = os.environ) -> "Identity":
-        """The outpost that the pod's environment describes; the gang's key is taken out of `environment`.
+        """The outpost that the pod's environment describes: completed with the order's part of it, and without the
+        gang's key.
 
         Raises `ClusterError` naming what is missing, `GangTooNew` for an order that this DSec cannot read.
         """
+        record = json.loads(environment.get(ENV_ORDER) or "{}")
+        environment.update(record.get(VARIABLES) or {})
         missing = [name for name in _NEEDED if not environment.get(name)]
         if missing:
             raise ClusterError(f"an outpost runs in a pod that DSec made; {', '.join(missing)} is not set")
         key = GangKey(environment[ENV_RUN_ID], int(environment[ENV_ATTEMPT]))
         token = gang_token(environment.pop(ENV_KEY), key)
-        order = order_from_json(json.loads(environment.pop(ENV_ORDER)))
+        order = order_from_json(record)
+        del environment[ENV_ORDER]
         home = Path(environment[ENV_SCRATCH])
         for made in (home, Path(environment.get("TMPDIR") or home / "tmp"), Path(environment.get("HOME") or home)):
             if made.is_relative_to(home):  # what is elsewhere is the image's, and may be read-only
