@@ -140,13 +140,16 @@ class Gone(ClusterEvent):
 class ObservedGang:
     """A gang that the cluster knows of after a restart, with the events that tell how far it got.
 
-    An empty `launch` says that only a part of it was created: launching it again completes it.
+    An empty `launch` says that only a part of it was created: launching it again completes it. With `too_new` nothing
+    else of it is known, and nobody here may touch it.
     """
 
     key: GangKey
     placement: Placement
     launch: Mapping[str, Any]
     events: tuple[ClusterEvent, ...]
+    too_new: str | None = None
+    """Why this DSec cannot go on with it: a newer one has made it, or so it says; anybody may write that on a pod."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,7 +209,10 @@ class Cluster(Protocol):
         """What happens from now on, and everything `adopt` has not yet reported."""
 
     async def adopt(self) -> tuple[ObservedGang, ...]:
-        """All gangs the cluster knows of, ended ones included until `forget`."""
+        """All gangs the cluster knows of, ended ones included until `forget`.
+
+        Raises `GangTooNew` for one of a newer DSec where only a worker of the pool can have made it.
+        """
 
     async def forget(self, key: GangKey) -> None:
         """The ledger has recorded the gang's end: remove what was kept to tell it. Logs stay."""

@@ -1,9 +1,12 @@
 """A new leader finds what its predecessor left: gangs that run on, claims half made, ends nobody wrote down.
 
 Two lists are compared, the ledger's and the cluster's. What is in both goes on; what only the cluster has is an old
-attempt and is swept; what only the ledger has is lost, unless it was never launched.
+attempt and is swept; what only the ledger has is lost, unless it was never launched. A gang of a newer DSec is touched
+by nobody: where the ledger has it, too, a newer worker has led this pool and this one can only leave. Else anybody may
+have written that on a pod, who must not be able to stop a pool with it.
 """
 
+from dsec_blocks.model.errors import GangTooNew
 from dsec_blocks.model.gangs import HOLDING_STATES, Gang, GangState
 from dsec_workers.clusters.protocol import DevicesReleased, GangKey, Gone, ObservedGang
 from dsec_workers.lifecycle.happenings import apply
@@ -11,10 +14,16 @@ from dsec_workers.lifecycle.term import Term, key_of
 
 
 async def adopt(term: Term) -> None:
-    """Bring the ledger up to what the cluster shows. Running it twice writes nothing the second time."""
+    """Bring the ledger up to what the cluster shows. Running it twice writes nothing the second time.
+
+    Raises `GangTooNew`, with nothing written, when a newer DSec has started a gang of the ledger.
+    """
     observed = {gang.key: gang for gang in await term.cluster.adopt()}
     holding = await term.read(term.ledger.gangs, term.pool, HOLDING_STATES | {GangState.LEAVING})
     current = {key_of(gang): gang for gang in holding}
+    for key, found in [*observed.items()]:
+        if found.too_new is not None:
+            _leave_alone(term, observed.pop(key), is_ours=key in current)
     for key, found in observed.items():
         if key in current:
             await _go_on(term, current[key], found)
@@ -27,6 +36,15 @@ async def adopt(term: Term) -> None:
     await _recall_notices(term)
     if observed:
         term.log.info("adopted %d of %d gangs on the cluster", len(observed.keys() & current.keys()), len(observed))
+
+
+def _leave_alone(term: Term, found: ObservedGang, *, is_ours: bool) -> None:
+    assert found.too_new is not None
+    if is_ours:
+        raise GangTooNew(found.too_new)
+    if found.key not in term.left_alone:
+        term.left_alone.add(found.key)
+        term.log.warning("left alone, and what it takes is foreign: no gang of this pool's ledger; %s", found.too_new)
 
 
 async def _go_on(term: Term, gang: Gang, found: ObservedGang) -> None:

@@ -121,6 +121,8 @@ class Term:
     """The pause (by its state's id) whose price a run's log tells already, by run id."""
     astray: set[str] = field(default_factory=set)
     """Gangs that wait here while their run is not Scheduled: somebody has to look."""
+    left_alone: set[GangKey] = field(default_factory=set)
+    """Gangs of a newer DSec on the cluster that the ledger knows nothing of, and of which the log tells already."""
     draining: bool = False
     logging: anyio.Lock = field(default_factory=anyio.Lock)
     decisions: list[Decision] = field(default_factory=list)

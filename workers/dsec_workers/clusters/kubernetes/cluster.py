@@ -14,8 +14,8 @@ from typing import Any
 from dsec_blocks.gateways.faults import fault_point
 from dsec_blocks.model.clock import Clock
 from dsec_blocks.model.devices import Node
-from dsec_blocks.model.errors import ClusterError
-from dsec_blocks.model.gangs import Gang
+from dsec_blocks.model.errors import ClusterError, GangTooNew
+from dsec_blocks.model.gangs import Gang, Placement
 from dsec_blocks.model.notices import Notice
 from dsec_workers.clusters.kubernetes import device_taints, talk
 from dsec_workers.clusters.kubernetes.api import Api, Object
@@ -286,7 +286,10 @@ class KubernetesCluster:
         if view is None:
             if key in self._roster.forgotten and all(job["metadata"].get("deletionTimestamp") for job in jobs):
                 return None
-            view = self._roster.found(key, jobs)
+            try:
+                view = self._roster.found(key, jobs)
+            except GangTooNew as error:  # its pods hold nothing of ours: what they take is foreign
+                return ObservedGang(key=key, placement=Placement(members=()), launch={}, events=(), too_new=str(error))
             if view is None:
                 return None
             for member in view.members.values():

@@ -6,6 +6,7 @@ A pod with our pool's label that belongs to no gang here is a surprise: somebody
 import asyncio
 from collections.abc import Sequence
 
+from dsec_blocks.model.errors import GangTooNew
 from dsec_workers.clusters.kubernetes.api import Object
 from dsec_workers.clusters.kubernetes.gang_view import GangView
 from dsec_workers.clusters.kubernetes.mirror import key_of as name_of
@@ -30,6 +31,8 @@ class Roster:
         self.views: dict[GangKey, GangView] = {}
         self.forgotten: set[GangKey] = set()
         """Ended and recorded; what is still seen of them is on its way out."""
+        self.too_new: set[GangKey] = set()
+        """What says that a newer DSec has made it: its pods are no surprise any more."""
         self._pods: dict[GangKey, dict[tuple[str, str], Object]] = {}
         """The pods of each gang of the pool, as the mirror has them: a launch must not go through everybody's."""
         self.surprised = asyncio.Event()
@@ -52,8 +55,11 @@ class Roster:
         view = self.views.get(key)
         if view is not None:
             view.see(member_of(pod), after, before=before)
-        elif after is not None and key not in self.forgotten and not after["metadata"].get("deletionTimestamp"):
+        elif after is not None and not self._is_accounted_for(key) and not after["metadata"].get("deletionTimestamp"):
             self.surprised.set()
+
+    def _is_accounted_for(self, key: GangKey) -> bool:
+        return key in self.forgotten or key in self.too_new
 
     def _put(self, key: GangKey, pod: Object, *, is_there: bool) -> None:
         pods, name = self._pods.setdefault(key, {}), name_of(pod)
@@ -77,6 +83,7 @@ class Roster:
     def enter(self, view: GangView) -> GangView:
         """Know of a gang from now on, with the pods that it has already."""
         self.forgotten.discard(view.key)
+        self.too_new.discard(view.key)
         self.views[view.key] = view
         for member, pod in self.pods_of(view.key).items():
             view.see(member, pod, before=None)
@@ -91,8 +98,12 @@ class Roster:
         sources: list[Object] = [*jobs, *pods.values()]
         if not sources:
             return None
-        for each in sources:
-            refuse_newer(each)
+        try:
+            for each in sources:
+                refuse_newer(each)
+        except GangTooNew:
+            self.too_new.add(key)
+            raise
         first = min(sources, key=member_of)
         created_at, start_timeout, grace = timing_of(first)
         return self.enter(
