@@ -4,8 +4,8 @@
 
 Takes a JSON list of batches a line, puts their gangs, mixed, into the ledger's queue (in pages of 200, as the intake
 does, from 16 threads at most) and lets the production parts do the rest: election, plan(), the durable ledger, the
-adapter, the cluster's events. Only Prefect is played (`kube_prefect`). Says {"ready"} and {"submitted"}, and at the end
-of its input where the time went.
+adapter, the cluster's events. Only Prefect is played (`kube_prefect_played`). Says {"ready"} and {"submitted"}, and at
+the end of its input where the time went.
 """
 
 import asyncio
@@ -23,8 +23,8 @@ import anyio.to_thread
 
 from benchmarks.kube_observer import LABEL
 from benchmarks.kube_plane import NAMESPACE, SUBMITTERS, at_once
-from benchmarks.kube_played import IMAGE, IN_NAME, POOL, RUNS_FOR, PlayedCluster, lines, say
-from benchmarks.kube_prefect import PromptPrefect
+from benchmarks.kube_pods_played import IMAGE, IN_NAME, POOL, RUNS_FOR, PlayedCluster, lines, say
+from benchmarks.kube_prefect_played import PromptPrefect
 from benchmarks.kube_shapes import Batch, Quotas, mixed
 from benchmarks.kube_timed import Timed
 from dsec_blocks.gateways.clock import SystemClock
@@ -34,7 +34,7 @@ from dsec_blocks.model.requests import MAX_PRIORITY, GangRequest
 from dsec_blocks.model.teams import Team
 from dsec_workers.clusters.kubernetes.api import Api
 from dsec_workers.clusters.kubernetes.credentials import ClusterAccess
-from dsec_workers.garbage import look_at_what_is_new
+from dsec_workers.garbage_collection import look_at_what_is_new
 from dsec_workers.lifecycle.intake import Intake
 from dsec_workers.lifecycle.leading import Leading
 from dsec_workers.lifecycle.term import LaunchSettings, Term

@@ -7,7 +7,7 @@ from benchmarks.kube_engine import run_time
 from benchmarks.kube_kueue import LOCAL_QUEUE, priority_class
 from benchmarks.kube_observer import LABEL
 from benchmarks.kube_plane import AT, NAMESPACE, Site, at_once
-from benchmarks.kube_played import IMAGE
+from benchmarks.kube_pods_played import IMAGE
 from benchmarks.kube_shapes import Batch, mixed
 
 JOBS = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs"

@@ -18,7 +18,7 @@ from benchmarks.kube_children import Engine, postgres_pid, process
 from benchmarks.kube_engine import run_time
 from benchmarks.kube_observer import LABEL
 from benchmarks.kube_plane import NAMESPACE, SUBMITTERS, Site, at_once
-from benchmarks.kube_played import IMAGE, POOL, RUNS_FOR
+from benchmarks.kube_pods_played import IMAGE, POOL, RUNS_FOR
 from benchmarks.kube_shapes import Batch, Scenario, mixed
 from benchmarks.servers import PrefectServer, prefect_server
 from dsec_blocks.model.names import WORKER_TYPE

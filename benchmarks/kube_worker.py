@@ -3,9 +3,9 @@
     python -m benchmarks.kube_worker [QUOTAS]
 
 A `dsec-gang` worker as `prefect worker start` makes it, told by its environment where Prefect, the ledger and the
-cluster are; only what pods on KWOK nodes cannot do is played (`kube_played`): a run whose pods have ended well is told
-to the server as Completed, by a request of its own. Says {"ready"} when it leads, and at the end of its input where its
-time went.
+cluster are; only what pods on KWOK nodes cannot do is played (`kube_pods_played`): a run whose pods have ended well is
+told to the server as Completed, by a request of its own. Says {"ready"} when it leads, and at the end of its input
+where its time went.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ import httpx
 from prometheus_client import CollectorRegistry
 
 from benchmarks.kube_engine import policy_of, teams
-from benchmarks.kube_played import IN_NAME, POOL, PlayedCluster, lines, say
+from benchmarks.kube_pods_played import IN_NAME, POOL, PlayedCluster, lines, say
 from benchmarks.kube_shapes import Quotas
 from benchmarks.kube_timed import Timed
 from dsec_blocks.gateways.clock import SystemClock

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks import kube
 from benchmarks.kube_kueue import metrics_certificate, self_signed, why_not
-from benchmarks.kube_prefect import PromptPrefect
+from benchmarks.kube_prefect_played import PromptPrefect
 from benchmarks.kube_shapes import PLAIN, scenarios
 from dsec_workers.prefect_api import PrefectApi
 

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import kube
 from benchmarks.kube_parts import RESUMABLE, Key, Parts
-from benchmarks.kube_played import IN_NAME, RUNS_FOR, PlayedCluster
+from benchmarks.kube_pods_played import IN_NAME, RUNS_FOR, PlayedCluster
 from benchmarks.kube_shapes import KUEUE, OURS, PLAIN, PREFECT, SYSTEMS, for_system, mixed, scenarios
 from benchmarks.kube_through_prefect import STAGES, template, variables_of, where
 from benchmarks.kube_timed import Timed

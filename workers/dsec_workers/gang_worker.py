@@ -34,7 +34,7 @@ from dsec_workers.clusters.opening import open_cluster
 from dsec_workers.clusters.protocol import Cluster, GangKey
 from dsec_workers.exit_deadline import exit_within
 from dsec_workers.form import GangJobConfiguration, GangVariables, default_template
-from dsec_workers.garbage import look_at_what_is_new
+from dsec_workers.garbage_collection import look_at_what_is_new
 from dsec_workers.lifecycle.claims import attempt_of
 from dsec_workers.lifecycle.intake import Intake
 from dsec_workers.lifecycle.leading import Leading
