@@ -151,3 +151,16 @@ def test_the_line_without_cards_is_not_that_for_cards():
         ("every GPU", "card"), ("no GPU", "large"),
     }  # fmt: skip
     assert {hold.run_id: hold.position for hold in result.holds} == {"card": 1, "large": 1}
+
+
+def test_the_head_waits_for_processors_that_the_head_of_another_line_needs_only_later():
+    """Both need what is on one node: the first what is free in 15 minutes, the second what is free an hour later."""
+    held = [busy("soon", "n1", cpus=4.0, left=900.0), busy("late", "n1", cpus=4.0, left=4500.0)]
+    snapshot = cluster([machine("n1", 8)], held)
+    head, card = cpu("head", 4.0, waited=900.0), waiting("card", "1", cpus=4.0, preemptible=False)
+    for seconds in (0.0, 10.0, 20.0):
+        result = decide(snapshot, head, card, now=NOW + seconds)
+        assert starts(result) == {"head": 900.0, "card": 4500.0}
+        snapshot = snapshot.apply(shadows=result.shadows)
+    result = decide(snapshot.apply(finished=["soon"]), head, card, now=NOW + 900.0)
+    assert admitted(result) == {"head": ["n1"]} and starts(result) == {"card": 4500.0}

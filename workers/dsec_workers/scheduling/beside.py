@@ -130,8 +130,8 @@ class Beside:
         for keep in kept:
             if not self.counts(keep.shape) or not len(keep.nodes):
                 continue
-            earlier = [other for other in kept if other is not keep and other.start <= keep.start]
-            then, (nodes, members) = self._then(keep, earlier), np.unique(keep.nodes, return_counts=True)
+            others = [other for other in kept if other is not keep]
+            then, (nodes, members) = self._then(keep, others), np.unique(keep.nodes, return_counts=True)
             if found is None:
                 found = Hosts(np.full(len(then.cpu_milli), inf), np.full(len(then.cpu_milli), inf))
             for room, left, need in (
@@ -152,7 +152,7 @@ class Beside:
         tenants, found = self.tenants, list(first)
         mine = np.isin(tenants.node, keep.nodes)
         stays = mine & passing[tenants.slot] & (tenants.slot >= 0)
-        then = self._less(others)
+        then = self._less(_there_before(keep, others))
         tenants.only(mine & ~stays & (self._ends <= max(keep.start, self.now))).leave(then)
         tenants.only(stays & np.isin(tenants.slot, np.array(found, np.int64))).leave(then)
         rest = [slot for slot in np.unique(tenants.slot[stays]).tolist() if slot not in found]
@@ -178,8 +178,11 @@ class Beside:
         return np.unique(found[found >= 0])
 
     def _then(self, keep: Kept, others: Sequence[Kept]) -> Hosts:
-        """What is free on the holder's nodes when it starts, without what it and the `others` need."""
-        tenants, then = self.tenants, self._less(others)
+        """What is free on the holder's nodes when it starts, without what those of the `others` need that start first.
+
+        Who starts later has a place that leaves the holder its own, and needs nothing before.
+        """
+        tenants, then = self.tenants, self._less(_there_before(keep, others))
         if keep.pledge:  # as soon as those who were told have left
             gone = np.append(self.slots.evicting, False)[tenants.slot]
         else:
@@ -193,6 +196,11 @@ class Beside:
             np.subtract.at(free.cpu_milli, keep.nodes, keep.shape.cpu_milli)
             np.subtract.at(free.memory_mib, keep.nodes, keep.shape.memory_mib)
         return free
+
+
+def _there_before(keep: Kept, others: Sequence[Kept]) -> list[Kept]:
+    """Those of the `others` who have their places when the holder starts; a pledge is for as soon as it can be."""
+    return [other for other in others if other.pledge or other.start <= keep.start]
 
 
 def _holds(hosts: Hosts, keep: Kept) -> bool:
