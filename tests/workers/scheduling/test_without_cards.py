@@ -164,3 +164,19 @@ def test_the_head_waits_for_processors_that_the_head_of_another_line_needs_only_
         snapshot = snapshot.apply(shadows=result.shadows)
     result = decide(snapshot.apply(finished=["soon"]), head, card, now=NOW + 900.0)
     assert admitted(result) == {"head": ["n1"]} and starts(result) == {"card": 4500.0}
+
+
+def test_nobody_takes_what_a_passer_leaves_to_the_head_by_evicting_it_a_moment_before():
+    """The passer is gone by then in any case, so that evicting it for another leaves that other no more."""
+    held = [busy("there", "n1", cpus=3.0), busy("stays", "n1", cpus=3.0, left=2 * HOUR)]
+    head, card = cpu("head", 5.0, waited=900.0), waiting("card", "1", cpus=1.0, preemptible=False)
+    passer = waiting("passer", "1", cpus=2.0, checkpoint_seconds=10.0, grace_seconds=30.0, waited=800.0)
+    snapshot = cluster([machine("n1", 8)], held)
+    first = decide(snapshot, head, passer)
+    assert first.conditional == {"passer": NOW + HOUR}
+    snapshot = carry_out(snapshot, first, [head, passer])
+    second = decide(snapshot, head, card, now=NOW + 10.0)
+    assert starts(second) == {"head": HOUR, "card": 2 * HOUR}
+    last = decide(snapshot.apply(shadows=second.shadows), head, card, now=NOW + HOUR - 40.0)
+    assert admitted(last) == {} and starts(last) == {"head": HOUR, "card": 2 * HOUR}
+    assert [(recall.run_id, recall.for_run) for recall in last.recalls] == [("passer", "head")]

@@ -176,6 +176,7 @@ class Attempts:
             return None
         view = trial.view(trial.soon, kind, avoided)
         budget = min(trial.policy.search_budget, self.search_left)
+        counts, keeps = trial.beside.counts(shape), [trial.kept[index] for index in avoided]
         search = Search(
             fleet=trial.fleet,
             view=view,
@@ -188,7 +189,8 @@ class Attempts:
             against=trial.against,
             budget=budget,
             exact=trial.policy.exact_candidates,
-            tenants=trial.beside.tenants if trial.beside.counts(shape) else None,
+            tenants=trial.beside.tenants if counts else None,
+            left_once=(lambda gone: trial.beside.left_by(keeps, gone)) if counts and keeps else None,
         )
         chosen = search.run()
         self.search_left -= budget - max(0, search.budget.left)

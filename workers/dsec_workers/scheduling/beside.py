@@ -121,17 +121,17 @@ class Beside:
             return True
         return _holds(self._then(keep, others), keep)
 
-    def left_by(self, kept: Sequence[Kept]) -> Hosts | None:
+    def left_by(self, kept: Sequence[Kept], gone: Sequence[tuple[int, Ints]] = ()) -> Hosts | None:
         """Per node, what those whom `kept` binds may use so that each of its holders finds what it needs.
 
-        None where that is no limit.
+        `gone` are slots and the nodes that they leave before. None where that is no limit.
         """
         found: Hosts | None = None
         for keep in kept:
             if not self.counts(keep.shape) or not len(keep.nodes):
                 continue
             others = [other for other in kept if other is not keep]
-            then, (nodes, members) = self._then(keep, others), np.unique(keep.nodes, return_counts=True)
+            then, (nodes, members) = self._then(keep, others, gone), np.unique(keep.nodes, return_counts=True)
             if found is None:
                 found = Hosts(np.full(len(then.cpu_milli), inf), np.full(len(then.cpu_milli), inf))
             for room, left, need in (
@@ -177,17 +177,19 @@ class Beside:
         found = tenants.slot[np.isin(tenants.node, nodes)]
         return np.unique(found[found >= 0])
 
-    def _then(self, keep: Kept, others: Sequence[Kept]) -> Hosts:
+    def _then(self, keep: Kept, others: Sequence[Kept], gone: Sequence[tuple[int, Ints]] = ()) -> Hosts:
         """What is free on the holder's nodes when it starts, without what those of the `others` need that start first.
 
         Who starts later has a place that leaves the holder its own, and needs nothing before.
         """
         tenants, then = self.tenants, self._less(_there_before(keep, others))
         if keep.pledge:  # as soon as those who were told have left
-            gone = np.append(self.slots.evicting, False)[tenants.slot]
+            left = np.append(self.slots.evicting, False)[tenants.slot]
         else:
-            gone = self._ends <= max(keep.start, self.now)
-        tenants.only(gone).leave(then)
+            left = self._ends <= max(keep.start, self.now)
+        for slot, nodes in gone:
+            left = left | ((tenants.slot == slot) & np.isin(tenants.node, nodes))
+        tenants.only(left).leave(then)
         return then
 
     def _less(self, kept: Sequence[Kept]) -> Hosts:

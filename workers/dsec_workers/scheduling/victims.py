@@ -5,7 +5,7 @@ bound (fractional knapsack over the devices that are still missing); above, and 
 filled node by node at the least further cost and trimmed backwards.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +13,7 @@ import numpy as np
 from dsec_workers.scheduling.bounds import cost_bound
 from dsec_workers.scheduling.consolidation import Home, find_homes
 from dsec_workers.scheduling.domains import Domain, Domains
-from dsec_workers.scheduling.fleet import Bools, Fleet, Floats
+from dsec_workers.scheduling.fleet import Bools, Fleet, Floats, Ints
 from dsec_workers.scheduling.greedy import Greedy
 from dsec_workers.scheduling.hosts import Hosts
 from dsec_workers.scheduling.menu import Menu, Name
@@ -55,7 +55,8 @@ class Search:
     `usable` are the devices the gang may take once they are free, `allowed` the slots of `rights.candidates()`,
     `free_now` the devices that anybody who is moved may go to, `hosts_now` what such a gang finds beside them,
     `against` what speaks against each node, `tenants` those who use what the gang needs beside its devices (None where
-    that does not count).
+    that does not count). `left_once` says what places kept for others leave of that once these slots have left those
+    nodes: who is gone before such a holder starts in any case leaves no more by going now (None where none binds it).
     """
 
     def __init__(
@@ -73,10 +74,12 @@ class Search:
         budget: int,
         exact: int,
         tenants: Tenants | None = None,
+        left_once: Callable[[Sequence[tuple[int, Ints]]], Hosts | None] | None = None,
     ) -> None:
         self.fleet, self.view, self.shape, self.rights = fleet, view, shape, rights
         self.budget, self.exact = Budget(budget), exact
         self.free_now, self.hosts_now, self.against = free_now, hosts_now, against
+        self.left_once = left_once
         self.roster, snapshot = rights.roster, rights.roster.snapshot
         self.takeable: Bools = usable & ~view.free & (snapshot.holder >= 0) & (snapshot.next_holder < 0)
         if len(allowed):
@@ -139,11 +142,13 @@ class Search:
         """What the nodes have beside their devices once these have made room."""
         if self.view.hosts is None:
             return None
-        hosts = self.view.hosts.copy()
+        hosts, gone = self.view.hosts.copy(), []
         for option in options:
             gang = self.roster.gang(option.slot)
-            hosts.take(gang.request, nodes_of(self.fleet, given_up(gang, option)), -1)
-        return hosts
+            nodes = nodes_of(self.fleet, given_up(gang, option))
+            hosts.take(gang.request, nodes, -1)
+            gone.append((option.slot, nodes))
+        return hosts if self.left_once is None else hosts.least(self.left_once(gone))
 
     def _most(self) -> Hosts | None:
         """The same once all have that may be asked to; None where it does not count."""
@@ -207,10 +212,11 @@ class Search:
         if not self.budget.spend():
             return
         if members <= 0 and self._admissible(chosen):
-            if self._homes(self.menu.all(chosen)) is not None:
+            options = self.menu.all(chosen)
+            if self._homes(options) is not None and (self.left_once is None or self._holds(options)):
                 self._offer(chosen)
                 return
-            self.exhaustive = False  # in other seats it might have left room for those who move
+            self.exhaustive = False  # in other seats it might have left room for those who move, or are kept a place
         if index == len(domain.order) or not self._relievable(domain, index, chosen):
             return
         bound = cost_bound(domain, self.menu, index, missing, members)
