@@ -107,9 +107,7 @@ def test_with_enforced_limits_the_head_of_line_never_starts_after_its_first_esti
     assert pool.started.get("head", float("inf")) <= first.start + 1, "later than promised"
 
 
-# The same examples each time: about one random run of three finds a head that starts later than promised, which plan()
-# has still to be taught (taking derandomize off shows it).
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_with_enforced_limits_a_head_without_cards_never_starts_after_its_first_estimate(data):
     """The same promise in the line of those that ask for no card, whatever keeps arriving, with cards and without."""
@@ -156,7 +154,8 @@ def test_with_enforced_limits_a_head_without_cards_never_starts_after_its_first_
         if planned is not None:
             assert planned <= start + 1e-6, "the shadow moved later"
             start = min(start, planned)
-        assert not any(Pool.overdrawn(node, list(pool.running.values())) for node in cluster)
+        there = [gang for gang in pool.running.values() if not gang.promised]
+        assert not [node.name for node in cluster if Pool.overdrawn(node, there)]
         pool.advance(max(1.0, min(next_moments(pool, first))))
         pool.victims_leave()
     assert pool.started.get("head", float("inf")) <= first + 1, "later than promised"
