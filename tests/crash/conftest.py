@@ -35,6 +35,10 @@ class Ahead:
         if name not in self._futures:
             self._futures[name] = self._pool.submit(play, self._stage)
 
+    def begin_story(self, story: str) -> None:
+        """The story without a fault."""
+        self.begin(story, lambda stage: stage.play(None, story=story))
+
     def outcome(self, name: str) -> Outcome:
         return self._futures[name].result()
 
@@ -52,7 +56,7 @@ def ahead(stage: Stage, request: pytest.FixtureRequest) -> Iterator[Ahead]:
         if isinstance(case, Case):
             ahead.begin(str(case), lambda stage, case=case: stage.play(case))
         elif isinstance(story, str):
-            ahead.begin(story, lambda stage, story=story: stage.play(None, story=story))
+            ahead.begin_story(story)
     try:
         yield ahead
     finally:

@@ -69,7 +69,8 @@ COMMANDS += [
 def dsec(*words: str, home: Path, seconds: float = 100, **environment: str) -> "subprocess.CompletedProcess[str]":
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "DSEC_"))}
     settings = {"DSEC_HOME": str(home), "PREFECT_HOME": str(home / "client"), "COLUMNS": "160", **environment}
-    return run_module("dsec_deployments.cli", words, env={**clean, **settings}, cwd=home, seconds=seconds)
+    cwd = home if home.is_dir() else home.parent  # `down --purge` takes an empty home away
+    return run_module("dsec_deployments.cli", words, env={**clean, **settings}, cwd=cwd, seconds=seconds)
 
 
 def help_of(command: str) -> str:
