@@ -192,6 +192,16 @@ def test_whoever_waits_for_processors_that_others_are_leaving_waits_for_them_to_
     assert admit.waits_for == ("leaving",)
 
 
+def test_the_second_that_needs_the_processors_of_one_victim_starts_before_it_has_gone():
+    """The victim was told for the first, in the same cycle; for the second it was nobody who leaves."""
+    nodes, held = [machine("n1", 4, 10)], [running("victim", "n1/0", cpus=8.0)]
+    first = waiting("first", "1", cpus=4.0, priority=50, waited=60)
+    result = decide(cluster(nodes, held), first, waiting("second", "1", cpus=6.0, priority=50))
+    assert evicted(result) == {"first": ["victim"]}
+    (second,) = [admit for admit in result.admits if admit.run_id == "second"]
+    assert second.waits_for == ("victim",)
+
+
 @pytest.mark.parametrize("cpus", [None, 4.0])
 def test_a_gang_that_declares_nothing_is_not_asked_to_leave_for_processors(cpus):
     held = [running("silent", "n1/0"), running("counted", "n1/1", cpus=8.0, last_commit_at=NOW - 900)]

@@ -237,7 +237,8 @@ class Attempts:
         if not trial.beside.counts(shape):
             return set()
         short = seats.nodes[~trial.free.hosts.able(shape.cpu_milli, shape.memory_mib)[seats.nodes]]
-        return {slot for slot in trial.beside.slots_on(short).tolist() if trial.slots.evicting[slot]}
+        on = trial.beside.slots_on(short).tolist()
+        return {slot for slot in on if trial.slots.evicting[slot] or trial.beside.is_told(slot)}
 
     # ---- entering an admission --------------------------------------------------------------------------------
 

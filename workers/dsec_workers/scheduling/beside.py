@@ -53,6 +53,10 @@ class Beside:
             self._told.append((slot, nodes, until))
             self._tenants = None
 
+    def is_told(self, slot: int) -> bool:
+        """Whether the gang in `slot` has been told in this cycle to leave some nodes."""
+        return any(told == slot for told, _, _ in self._told)
+
     @property
     def tenants(self) -> Tenants:
         """All, by node and then in the order in which they leave."""
