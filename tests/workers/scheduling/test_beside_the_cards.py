@@ -202,6 +202,18 @@ def test_the_second_that_needs_the_processors_of_one_victim_starts_before_it_has
     assert second.waits_for == ("victim",)
 
 
+def test_who_lacks_the_memory_that_a_second_victim_leaves_is_asked_again_in_the_same_cycle():
+    """It had been refused after the first eviction; the second left no device, so nobody was asked again."""
+    held = [running("wide", "n1/0", "n1/1", "n1/2", ran=10.0), running("rich", "n1/3", memory_bytes=4 * GIB, ran=10.0)]
+    snapshot = cluster([machine("n1", 4, 10, 4)], held)
+    first = waiting("first", "2", priority=50, waited=900, cpus=None)
+    second = waiting("second", "1", priority=40, memory_bytes=GIB, cpus=None)
+    third = waiting("third", "1", priority=0, memory_bytes=GIB, cpus=None)
+    result = decide(snapshot, first, third, second)
+    assert evicted(result) == {"first": ["wide"], "second": ["rich"]}
+    assert {admit.run_id: admit.waits_for for admit in result.admits}["third"] == ("rich", "wide")
+
+
 @pytest.mark.parametrize("cpus", [None, 4.0])
 def test_a_gang_that_declares_nothing_is_not_asked_to_leave_for_processors(cpus):
     held = [running("silent", "n1/0"), running("counted", "n1/1", cpus=8.0, last_commit_at=NOW - 900)]

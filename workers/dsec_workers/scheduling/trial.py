@@ -292,8 +292,9 @@ class Trial:
         return np.flatnonzero(self.snapshot.holder == slot)
 
     def left_over(self, slots: Sequence[int]) -> bool:
-        """Whether any of these leave devices that nobody has been promised."""
-        return any(bool(self.soon.free[self.held_by(slot)].any()) for slot in slots)
+        """Whether any of these leave devices that nobody has been promised, or processors or memory that others lack."""
+        beside = self.slots.cpu_milli + self.slots.memory_mib
+        return any(bool(beside[slot]) or bool(self.soon.free[self.held_by(slot)].any()) for slot in slots)
 
     def least_exposed_priority(self, team: int) -> int | None:
         """The lowest base priority among the team's gangs that others might evict; None when there are none."""
