@@ -292,7 +292,7 @@ class Trial:
         return np.flatnonzero(self.snapshot.holder == slot)
 
     def left_over(self, slots: Sequence[int]) -> bool:
-        """Whether any of these leave devices that nobody has been promised, or processors or memory that others lack."""
+        """Whether any of these leave devices that nobody has been promised, or processors or memory."""
         beside = self.slots.cpu_milli + self.slots.memory_mib
         return any(bool(beside[slot]) or bool(self.soon.free[self.held_by(slot)].any()) for slot in slots)
 
