@@ -50,8 +50,9 @@ AIMS = {
     "reclaim2000_vs_kueue": "≤ 0.5",
     "baseline15000_wall_vs_kueue": "≤ 0.5",
 }
-REST_SECONDS = 5.0
-"""Between filling a cluster and what is measured, for every system: what follows a start is written down meanwhile."""
+REST_SECONDS, REST_CORES, REST_AT_MOST_SECONDS = 5.0, 0.3, 120.0
+"""Between filling a cluster and what is measured, for every system: until all processes together use less than that for
+so long. The controllers still write down what followed the last starts: whoever filled it faster has more of that."""
 SPOKEN_SECONDS = 10.0
 Send = Callable[[Sequence[Batch]], Awaitable[None]]
 
@@ -83,6 +84,17 @@ async def opened(
     return send, None
 
 
+async def at_rest(here: Site) -> float:
+    """Wait until the control plane and the system on it have nothing more to do; how long that took."""
+    began, before = time.monotonic(), sum(here.cpu_seconds().values())
+    while True:
+        await asyncio.sleep(REST_SECONDS)
+        now, waited = sum(here.cpu_seconds().values()), time.monotonic() - began
+        if now - before < REST_CORES * REST_SECONDS or waited > REST_AT_MOST_SECONDS:
+            return round(waited, 1)
+        before = now
+
+
 async def measure(
     scenario: Scenario, system: str, options: Options, told: Callable[[str, int, int], None]
 ) -> dict[str, Any]:
@@ -100,7 +112,7 @@ async def measure(
         for number, step in enumerate(steps):
             name, pods, gangs = "+".join(b.name for b in step), sum(b.pods for b in step), sum(b.gangs for b in step)
             if number:
-                await asyncio.sleep(REST_SECONDS)
+                row["rest_s"] = await at_rest(here)
             cpu, requests, began = here.cpu_seconds(), await here.requests(), time.time()
             sending = asyncio.create_task(send(step))
             try:
