@@ -1,21 +1,16 @@
 """What a new leader meets while it takes over."""
 
-import logging
 from pathlib import Path
 from typing import Any, cast
 
-import anyio
 import pytest
 
 from benchmarks.cycle_live import loop_of
 from dsec_blocks.ledger import Fence, Ledger
 from dsec_workers.lifecycle import leading
-from dsec_workers.lifecycle.leading import Leading
-from dsec_workers.metrics import WorkerMetrics
-from dsec_workers.scheduling import Policy, plan
-from dsec_workers.settings import WorkerSettings
-from tests.blocks.ledger.gangs import POOL
+from dsec_workers.scheduling import Policy
 from tests.fixtures.clock import ManualClock
+from tests.workers.lifecycle.candidates import candidate_of
 
 
 class OddCluster:
@@ -38,12 +33,7 @@ async def test_a_worker_ended_because_one_gang_on_the_cluster_was_described_oddl
 ) -> None:  # fmt: skip
     monkeypatch.setattr(leading, "BEAT_SECONDS", 0.0)
     cluster = OddCluster(odd=2)
-    nothing = cast(Any, None)
-    candidate = Leading(
-        pool=POOL, settings=WorkerSettings(home=tmp_path, ledger_url="", holder="leader"), clock=clock, ledger=ledger,
-        api=nothing, client=None, cluster=cast(Any, cluster), plan=plan, policy=Policy(), launch_settings=nothing,
-        pool_id=lambda: None, log=logging.getLogger("dsec.test"), drain=anyio.Event(), metrics=WorkerMetrics(POOL),
-    )  # fmt: skip
+    candidate = candidate_of(cluster, ledger, clock, tmp_path)
     term = loop_of(ledger, fence, clock, [], Policy()).term
     term.cluster = cast(Any, cluster)
     await candidate._adopt(term)

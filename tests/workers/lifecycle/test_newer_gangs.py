@@ -13,13 +13,11 @@ from dsec_blocks.model.errors import GangTooNew
 from dsec_blocks.model.gangs import GangState, Placement
 from dsec_workers.clusters.protocol import GangKey, ObservedGang
 from dsec_workers.lifecycle.adoption import adopt
-from dsec_workers.lifecycle.leading import Leading
 from dsec_workers.lifecycle.term import Term
-from dsec_workers.metrics import WorkerMetrics
-from dsec_workers.scheduling import Policy, plan
-from dsec_workers.settings import WorkerSettings
-from tests.blocks.ledger.gangs import POOL, known, launching
+from dsec_workers.scheduling import Policy
+from tests.blocks.ledger.gangs import known, launching
 from tests.fixtures.clock import ManualClock
+from tests.workers.lifecycle.candidates import candidate_of
 
 NEWER = "Pod team/x is of a newer DSec (gang protocol 99, this one knows up to 2): upgrade this worker"
 
@@ -67,12 +65,7 @@ async def test_a_leader_steps_back_from_a_gang_of_its_ledger_that_a_newer_worker
     with pytest.raises(GangTooNew, match=r"upgrade this worker \(theirs\)"):
         await adopt(term)
     assert known(ledger, "lost").state is GangState.LAUNCHING, "nothing was written before"
-    nothing = cast(Any, None)
-    candidate = Leading(
-        pool=POOL, settings=WorkerSettings(home=tmp_path, ledger_url="", holder="leader"), clock=clock, ledger=ledger,
-        api=nothing, client=None, cluster=cast(Any, cluster), plan=plan, policy=Policy(), launch_settings=nothing,
-        pool_id=lambda: None, log=logging.getLogger("dsec.test"), drain=anyio.Event(), metrics=WorkerMetrics(POOL),
-    )  # fmt: skip
+    candidate = candidate_of(cluster, ledger, clock, tmp_path)
     async with anyio.create_task_group() as group:
         term.lost = group.cancel_scope.cancel
         await candidate._adopt(term)
