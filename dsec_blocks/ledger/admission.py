@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from dsec_blocks.ledger import batch, prefetches, reservations, resuming, schema
 from dsec_blocks.ledger.batch import AdmissionRequest
 from dsec_blocks.ledger.evictions import victims_of
+from dsec_blocks.ledger.reservations import Holder
 from dsec_blocks.ledger.resuming import Resumption
 from dsec_blocks.ledger.rows import GANG_COLUMNS, gangs_of
 from dsec_blocks.ledger.transaction import Fence, Transactions
@@ -99,10 +100,9 @@ class Admission(Transactions):
                 if resuming.on_their_way(connection, [run_id]).get(run_id) == attempt - 1:
                     resuming.give_up(connection, [run_id], now=now)
                 return []
-            reservations.release(
-                connection, pool=undone.pool, team=undone.team, run_id=run_id, attempt=attempt, now=now
-            )
-            prefetches.withdraw(connection, run_id=run_id, attempt=attempt, now=now)
+            mine = Holder(run_id, attempt, undone.pool, undone.team)
+            reservations.release(connection, [mine], now=now, written=[run_id])
+            prefetches.withdraw(connection, [(run_id, attempt)], now=now)
             return victims_of(connection, run_id)
 
     def expired(

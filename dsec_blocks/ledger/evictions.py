@@ -169,11 +169,14 @@ def notice(
     return [row["run_id"] for row in rows]
 
 
-def told(connection: sa.Connection, *, run_id: str, attempt: int) -> str | None:
-    """What this attempt, which is being evicted, was told; None if it was told nothing."""
-    mine = (_rows.c.run_id == run_id, _rows.c.attempt == attempt, _rows.c.state == "open")
-    why: str | None = connection.execute(sa.select(_rows.c.why).where(*mine)).scalar_one_or_none()
-    return why or None
+def left(connection: sa.Connection, attempts: Collection[tuple[str, int]], *, now: float) -> dict[str, str]:
+    """The evictions in flight of these (run, attempt) are over, since they have left; by run, what each was told."""
+    told: dict[str, str] = {}
+    for some in chunks(sorted(attempts)):
+        mine = (sa.tuple_(_rows.c.run_id, _rows.c.attempt).in_(some), _rows.c.state == "open")
+        closed = sa.update(_rows).where(*mine).values(state="left", closed_at=now)
+        told |= {row.run_id: row.why for row in connection.execute(closed.returning(_rows.c.run_id, _rows.c.why))}
+    return told
 
 
 def close(connection: sa.Connection, *, run_id: str, attempt: int, state: str, now: float) -> None:

@@ -5,12 +5,13 @@ onwards to where it is to go on (`resuming`).
 finds the row and writes it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
 from dsec_blocks.ledger import durations, evictions, node_failures, prefetches, reservations, resuming, schema
+from dsec_blocks.ledger.reservations import Holder
 from dsec_blocks.ledger.rows import GANG_COLUMNS, chunks, gangs_of
 from dsec_blocks.ledger.transaction import Fence, Transactions
 from dsec_blocks.model.gangs import HOLDING_STATES, Gang, GangState, Placement
@@ -44,7 +45,10 @@ class Leaving(Transactions):
         """`release_devices` of each (run, attempt), in one transaction."""
         now = self._clock.now()
         with self.transaction(at="ledger.release_devices", fence=fence) as connection:
-            return [_release(connection, run_id, attempt, now=now) for run_id, attempt in attempts]
+            known = _known(connection, [run_id for run_id, _ in attempts])
+            holders = [_holder(gang) for gang in known.values() if (gang.run_id, gang.attempt) in attempts]
+            reservations.release(connection, holders, now=now)
+            return [run_id in known and known[run_id].attempt == attempt for run_id, attempt in attempts]
 
     def leave(self, fence: Fence, run_id: str, attempt: int, outcome: Mapping[str, Any]) -> bool:
         """The gang is gone: record how, give up whatever it holds or was promised. The first outcome stays."""
@@ -54,7 +58,7 @@ class Leaving(Transactions):
         """`leave` of each (run, attempt, outcome), in one transaction."""
         now = self._clock.now()
         with self.transaction(at="ledger.leave", fence=fence) as connection:
-            return [_leave(connection, *end, now=now) for end in ends]
+            return _leave(connection, ends, now=now)
 
     def requeue(
         self,
@@ -92,16 +96,16 @@ class Leaving(Transactions):
         """`end` of each (run, attempt, final state), in one transaction."""
         now = self._clock.now()
         with self.transaction(at="ledger.end", fence=fence) as connection:
-            going_on = resuming.on_their_way(connection, [run_id for run_id, *_ in ends])
+            alive = _alive(connection, [run_id for run_id, *_ in ends])
+            going_on = {gang.run_id: gang.attempt for gang in alive if gang.resumes_at is not None}
             over = [run_id for run_id, attempt, _ in ends if going_on.get(run_id) == attempt]
             resuming.give_up(connection, over, now=now)
-            alive = _alive(connection, [run_id for run_id, *_ in ends])
             lost = {gang.run_id for gang in alive if gang.outcome.get("kind") in ALWAYS_THE_MACHINE}
             if failed := [(run_id, attempt) for run_id, attempt, _ in ends if run_id in lost]:
                 node_failures.count(connection, fence.pool, failed, now=now)
             telling = {run_id for run_id, _, state in ends if state not in durations.SAY_NOTHING}
             before = [gang for gang in alive if gang.run_id in telling]
-            ended = [_end(connection, *end, now=now) for end in ends]
+            ended = _end(connection, ends, now=now)
             states = {run_id: state for (run_id, _, state), done in zip(ends, ended, strict=True) if done}
             durations.count(connection, fence.pool, states, [g for g in before if g.run_id in states], now=now)
             return ended
@@ -116,40 +120,58 @@ def _alive(connection: sa.Connection, run_ids: Sequence[str]) -> list[Gang]:
     return found
 
 
-def _release(connection: sa.Connection, run_id: str, attempt: int, *, now: float) -> bool:
-    gang = connection.execute(
-        sa.select(_gangs.c.pool, _gangs.c.team).where(_gangs.c.run_id == run_id, _gangs.c.attempt == attempt)
-    ).one_or_none()
-    if gang is None:
-        return False
-    reservations.release(connection, pool=gang.pool, team=gang.team, run_id=run_id, attempt=attempt, now=now)
-    return True
+def _known(connection: sa.Connection, run_ids: Collection[str]) -> dict[str, Any]:
+    """What is asked of gangs that leave, by run."""
+    columns = (
+        _gangs.c.run_id, _gangs.c.attempt, _gangs.c.state, _gangs.c.pool, _gangs.c.team, _gangs.c.placement,
+        _gangs.c.launched_at, _gangs.c.attained_seconds,
+    )  # fmt: skip
+    found: dict[str, Any] = {}
+    for some in chunks(sorted(set(run_ids))):
+        query = sa.select(*columns).where(_gangs.c.run_id.in_(some)).order_by(_gangs.c.run_id).with_for_update()
+        found |= {row.run_id: row for row in connection.execute(query)}
+    return found
 
 
-def _leave(connection: sa.Connection, run_id: str, attempt: int, outcome: Mapping[str, Any], *, now: float) -> bool:
-    if outcome.get("kind") == "evicted" and not outcome.get("reason"):
-        # The worker that told it may be dead; whoever leads now has only heard that it is gone.
-        outcome = {**outcome, "reason": evictions.told(connection, run_id=run_id, attempt=attempt)}
-    gang = connection.execute(
-        sa.update(_gangs)
-        .where(
-            _gangs.c.run_id == run_id,
-            _gangs.c.attempt == attempt,
-            _gangs.c.state.in_(sorted(HOLDING_STATES)),
-        )
-        .values(state=GangState.LEAVING, outcome=dict(outcome), expires_at=resuming.deadline())
-        .returning(_gangs.c.pool, _gangs.c.team, _gangs.c.placement, _gangs.c.launched_at)
-    ).one_or_none()
-    if gang is None:
-        return False
-    if gang.launched_at is not None:
-        had = len(Placement.from_json(gang.placement).devices) * max(0.0, now - gang.launched_at)
-        attained = {"attained_seconds": _gangs.c.attained_seconds + had}
-        connection.execute(sa.update(_gangs).where(_gangs.c.run_id == run_id).values(**attained))
-    reservations.release(connection, pool=gang.pool, team=gang.team, run_id=run_id, attempt=attempt, now=now)
-    evictions.close(connection, run_id=run_id, attempt=attempt, state="left", now=now)
-    prefetches.withdraw(connection, run_id=run_id, attempt=attempt, now=now)
-    return True
+def _holder(gang: Any) -> Holder:
+    return Holder(gang.run_id, gang.attempt, gang.pool, gang.team)
+
+
+def _leave(connection: sa.Connection, ends: Sequence[tuple[str, int, Mapping[str, Any]]], *, now: float) -> list[bool]:
+    known = _known(connection, [run_id for run_id, *_ in ends])
+    left: dict[str, Mapping[str, Any]] = {}
+    news = []
+    for run_id, attempt, outcome in ends:
+        gang = known.get(run_id)
+        is_news = gang is not None and gang.attempt == attempt and gang.state in HOLDING_STATES and run_id not in left
+        news.append(is_news)
+        if is_news:
+            left[run_id] = outcome
+    if not left:
+        return news
+    gangs = [known[run_id] for run_id in left]
+    attempts = [(gang.run_id, gang.attempt) for gang in gangs]
+    evicting = [(gang.run_id, gang.attempt) for gang in gangs if gang.state == GangState.EVICTING]
+    told = evictions.left(connection, evicting, now=now)
+    changed = []
+    for gang in gangs:
+        outcome, attained = left[gang.run_id], gang.attained_seconds
+        if outcome.get("kind") == "evicted" and not outcome.get("reason"):
+            # The worker that told it may be dead; whoever leads now has only heard that it is gone.
+            outcome = {**outcome, "reason": told.get(gang.run_id) or None}
+        if gang.launched_at is not None:
+            attained += len(Placement.from_json(gang.placement).devices) * max(0.0, now - gang.launched_at)
+        changed.append({"known": gang.run_id, "how": dict(outcome), "attained": attained})
+    values: dict[str, Any] = {
+        "state": GangState.LEAVING,
+        "outcome": sa.bindparam("how", type_=_gangs.c.outcome.type),
+        "expires_at": resuming.deadline(),
+        "attained_seconds": sa.bindparam("attained"),
+    }
+    connection.execute(sa.update(_gangs).where(_gangs.c.run_id == sa.bindparam("known")).values(**values), changed)
+    reservations.release(connection, [_holder(gang) for gang in gangs], now=now, written=left.keys())
+    prefetches.withdraw(connection, attempts, now=now)
+    return news
 
 
 def _requeue(connection: sa.Connection, back: Back, *, goes_on: bool, now: float) -> bool:
@@ -173,19 +195,30 @@ def _requeue(connection: sa.Connection, back: Back, *, goes_on: bool, now: float
     return connection.execute(sa.update(_gangs).where(*leaving).values(**values)).rowcount == 1
 
 
-def _end(connection: sa.Connection, run_id: str, attempt: int, final_state: str, *, now: float) -> bool:
+def _end(connection: sa.Connection, ends: Sequence[tuple[str, int, str]], *, now: float) -> list[bool]:
     values = {
         "state": GangState.ENDED,
-        "final_state": final_state,
         "ended_at": now,
         "placement": None,
         "not_before": None,
         "reason_code": None,
         "reason": None,
     }
-    over = (
-        _gangs.c.run_id == run_id,
-        _gangs.c.attempt == attempt,
-        _gangs.c.state.in_([GangState.LEAVING, GangState.WAITING]),
-    )
-    return connection.execute(sa.update(_gangs).where(*over).values(**values)).rowcount == 1
+    first: dict[tuple[str, int], str] = {}
+    for run_id, attempt, final_state in ends:
+        first.setdefault((run_id, attempt), final_state)
+    done: set[tuple[str, int]] = set()
+    for final_state in sorted(set(first.values())):
+        for some in chunks(sorted(each for each, state in first.items() if state == final_state)):
+            over = (
+                sa.tuple_(_gangs.c.run_id, _gangs.c.attempt).in_(some),
+                _gangs.c.state.in_([GangState.LEAVING, GangState.WAITING]),
+            )
+            update = sa.update(_gangs).where(*over).values(**values, final_state=final_state)
+            rows = connection.execute(update.returning(_gangs.c.run_id, _gangs.c.attempt))
+            done |= {(row.run_id, row.attempt) for row in rows}
+    news = []
+    for run_id, attempt, _ in ends:
+        news.append((run_id, attempt) in done)
+        done.discard((run_id, attempt))  # who is told twice has ended once
+    return news

@@ -156,11 +156,12 @@ def order(connection: sa.Connection, gangs: Sequence[Gang], *, now: float) -> No
         connection.execute(sa.insert(_rows), rows)
 
 
-def withdraw(connection: sa.Connection, *, run_id: str, attempt: int, now: float) -> None:
-    """What the attempt's nodes have not fetched yet, nobody wants any more."""
-    mine = (_rows.c.run_id == run_id, _rows.c.attempt == attempt, _rows.c.state.in_(OPEN_STATES))
+def withdraw(connection: sa.Connection, attempts: Collection[tuple[str, int]], *, now: float) -> None:
+    """What the nodes of these (run, attempt) have not fetched yet, nobody wants any more."""
     withdrawn = {"state": PrefetchState.WITHDRAWN, "ended_at": now, "updated_at": now}
-    connection.execute(sa.update(_rows).where(*mine).values(**withdrawn))
+    for some in chunks(sorted(attempts)):
+        mine = (sa.tuple_(_rows.c.run_id, _rows.c.attempt).in_(some), _rows.c.state.in_(OPEN_STATES))
+        connection.execute(sa.update(_rows).where(*mine).values(**withdrawn))
 
 
 def forget(connection: sa.Connection, run_ids: Collection[str]) -> None:

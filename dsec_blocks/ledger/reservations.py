@@ -7,11 +7,12 @@ Turn 0 holds the device, turn 1 is promised behind it and becomes turn 0 in the 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
 from dsec_blocks.ledger import schema
-from dsec_blocks.ledger.rows import touch
+from dsec_blocks.ledger.rows import chunks, touch
 from dsec_blocks.ledger.transaction import Transactions
 from dsec_blocks.ledger.usage import charge, models_of
 from dsec_blocks.model.bulk import builder, nothing_is_garbage
@@ -64,31 +65,50 @@ def holdings(
 
 def bind(connection: sa.Connection, attempts: Sequence[tuple[str, int]]) -> None:
     """The user code of these (run, attempt) runs: their reservations no longer expire."""
-    mine = (_rows.c.run_id == sa.bindparam("run"), _rows.c.attempt == sa.bindparam("of_attempt"))
-    if attempts:
-        rows = [{"run": run_id, "of_attempt": attempt} for run_id, attempt in attempts]
-        connection.execute(sa.update(_rows).where(*mine).values(state="bound"), rows)
+    for some in chunks(sorted(attempts)):
+        mine = sa.tuple_(_rows.c.run_id, _rows.c.attempt).in_(some)
+        connection.execute(sa.update(_rows).where(mine).values(state="bound"))
 
 
-def release(connection: sa.Connection, *, pool: str, team: str, run_id: str, attempt: int, now: float) -> None:
-    """Delete all that the gang holds or was promised, charge its team up to now, and let those behind it move up."""
-    mine = (_rows.c.run_id == run_id, _rows.c.attempt == attempt)
-    gone = connection.execute(
-        sa.delete(_rows).where(*mine).returning(_rows.c.device, _rows.c.turn, _rows.c.charged_until)
-    ).all()
-    held = [row for row in gone if row.turn == 0]
-    if not held:
-        touch(connection, {run_id} if gone else ())
+class Holder(NamedTuple):
+    """An attempt that may hold devices, and whom they are charged to."""
+
+    run_id: str
+    attempt: int
+    pool: str
+    team: str
+
+
+def release(
+    connection: sa.Connection, holders: Collection[Holder], *, now: float, written: Collection[str] = ()
+) -> None:
+    """Delete all that these hold or were promised, charge their teams up to now, and let those behind them move up.
+
+    `written` are gangs whose own rows this transaction writes anyway: whoever asks for news hears of them.
+    """
+    by_attempt = {(each.run_id, each.attempt): each for each in holders}
+    gone: list[Any] = []
+    for some in chunks(sorted(by_attempt)):
+        mine = sa.tuple_(_rows.c.run_id, _rows.c.attempt).in_(some)
+        columns = (_rows.c.run_id, _rows.c.attempt, _rows.c.device, _rows.c.turn, _rows.c.charged_until)
+        gone += connection.execute(sa.delete(_rows).where(mine).returning(*columns)).all()
+    if not gone:
         return
-    behind = (_rows.c.device.in_([row.device for row in held]), _rows.c.turn == 1)
-    up = sa.update(_rows).where(*behind).values(turn=0, charged_until=now).returning(_rows.c.run_id)
-    touch(connection, {run_id, *connection.execute(up).scalars()})
-    models = models_of(connection, pool, [row.device for row in held])
-    by_model: dict[str, float] = defaultdict(float)
-    for row in held:
-        by_model[models.get(row.device, "")] += max(0.0, now - row.charged_until)
-    for model, device_seconds in by_model.items():
-        charge(connection, pool=pool, team=team, model=model, device_seconds=device_seconds)
+    held = [row for row in gone if row.turn == 0]
+    moved = {row.run_id for row in gone}
+    for some in chunks(sorted(row.device for row in held)):
+        behind = (_rows.c.device.in_(some), _rows.c.turn == 1)
+        up = sa.update(_rows).where(*behind).values(turn=0, charged_until=now).returning(_rows.c.run_id)
+        moved |= set(connection.execute(up).scalars())
+    touch(connection, moved - set(written))
+    for pool in sorted({each.pool for each in holders}):
+        here = [(row, by_attempt[row.run_id, row.attempt]) for row in held]
+        here = [(row, holder) for row, holder in here if holder.pool == pool]
+        models = models_of(connection, pool, [row.device for row, _ in here])
+        used: dict[tuple[str, str], float] = defaultdict(float)
+        for row, holder in here:
+            used[holder.team, models.get(row.device, "")] += max(0.0, now - row.charged_until)
+        charge(connection, pool, used)
 
 
 def devices_held(connection: sa.Connection, *, run_id: str, attempt: int) -> list[str]:

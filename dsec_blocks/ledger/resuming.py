@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 
 from dsec_blocks.ledger import prefetches, reservations, schema
+from dsec_blocks.ledger.reservations import Holder
 from dsec_blocks.ledger.rows import GANG_COLUMNS, chunks, fresh_attempt, gangs_of
 from dsec_blocks.model.gangs import Gang, GangState, Placement
 
@@ -142,6 +143,7 @@ def give_up(connection: sa.Connection, run_ids: Iterable[str], *, now: float) ->
         mine = _gangs.c.run_id == run_id
         gang = connection.execute(sa.select(_gangs.c.pool, _gangs.c.team).where(mine)).one()
         coming = attempt + 1
-        reservations.release(connection, pool=gang.pool, team=gang.team, run_id=run_id, attempt=coming, now=now)
-        prefetches.withdraw(connection, run_id=run_id, attempt=coming, now=now)
+        held = Holder(run_id, coming, gang.pool, gang.team)
+        reservations.release(connection, [held], now=now, written=[run_id])
+        prefetches.withdraw(connection, [(run_id, coming)], now=now)
         connection.execute(sa.update(_gangs).where(mine).values(resumes_at=None, expires_at=None))

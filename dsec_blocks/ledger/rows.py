@@ -60,12 +60,12 @@ def chunks(items: Sequence[_Item]) -> Iterator[Sequence[_Item]]:
 
 def insert_new(connection: sa.Connection, table: sa.Table, rows: Sequence[Mapping[str, Any]]) -> None:
     """Insert the rows whose key is not there yet; leave the others alone."""
-    connection.execute(_insert(connection, table).on_conflict_do_nothing(), list(rows))
+    connection.execute(insert_or(connection, table).on_conflict_do_nothing(), list(rows))
 
 
 def upsert(connection: sa.Connection, table: sa.Table, rows: Sequence[Mapping[str, Any]]) -> None:
     """Insert rows, or make those with the same key equal to them. All rows have the same columns."""
-    insert = _insert(connection, table)
+    insert = insert_or(connection, table)
     key = [column.name for column in table.primary_key]
     changed = {name: insert.excluded[name] for name in rows[0] if name not in key}
     connection.execute(insert.on_conflict_do_update(index_elements=key, set_=changed), list(rows))
@@ -162,7 +162,8 @@ def request_text(request: GangRequest) -> str:
     return json.dumps(request.to_json(), sort_keys=True, separators=(",", ":"))
 
 
-def _insert(connection: sa.Connection, table: sa.Table) -> Any:
+def insert_or(connection: sa.Connection, table: sa.Table) -> Any:
+    """An INSERT that can say what is to be done where the key is there already."""
     return (postgresql if connection.dialect.name == "postgresql" else sqlite).insert(table)
 
 

@@ -13,7 +13,7 @@ from math import inf
 import sqlalchemy as sa
 
 from dsec_blocks.ledger import schema
-from dsec_blocks.ledger.rows import chunks
+from dsec_blocks.ledger.rows import chunks, insert_or
 from dsec_blocks.ledger.transaction import Fence, Transactions
 
 _usage = schema.usage
@@ -62,18 +62,22 @@ class Usage(Transactions):
             for row in connection.execute(query):
                 by_team[row.team, row.model or ""] += max(0.0, now - row.charged_until)
             connection.execute(sa.update(_rows).where(held).values(charged_until=now))
-            for (team, model), device_seconds in by_team.items():
-                charge(connection, pool=fence.pool, team=team, model=model, device_seconds=device_seconds)
+            charge(connection, fence.pool, by_team)
             _fold(connection, fence.pool, now, half_life_seconds)
 
 
-def charge(connection: sa.Connection, *, pool: str, team: str, model: str, device_seconds: float) -> None:
-    """Add to what `team` has used; the caller's fence keeps others from adding at the same time."""
-    mine = (_usage.c.pool == pool, _usage.c.team == team, _usage.c.model == model)
-    more = sa.update(_usage).where(*mine).values(device_seconds=_usage.c.device_seconds + device_seconds)
-    if connection.execute(more).rowcount == 0:
-        first = {"pool": pool, "team": team, "model": model, "device_seconds": device_seconds}
-        connection.execute(sa.insert(_usage).values(**first, decayed=0.0, folded=0.0, decayed_at=0.0))
+def charge(connection: sa.Connection, pool: str, device_seconds: Mapping[tuple[str, str], float]) -> None:
+    """Add to what each (team, model) has used, a team's first use too."""
+    nothing = {"decayed": 0.0, "folded": 0.0, "decayed_at": 0.0}
+    rows = [
+        {"pool": pool, "team": team, "model": model, "device_seconds": more, **nothing}
+        for (team, model), more in sorted(device_seconds.items())
+    ]
+    if rows:
+        insert = insert_or(connection, _usage)
+        sum_of_both = {"device_seconds": _usage.c.device_seconds + insert.excluded.device_seconds}
+        key = [column.name for column in _usage.primary_key]
+        connection.execute(insert.on_conflict_do_update(index_elements=key, set_=sum_of_both), rows)
 
 
 def models_of(connection: sa.Connection, pool: str, devices: Collection[str]) -> dict[str, str]:
