@@ -59,7 +59,8 @@ def write_report(path: Path, recordings: Mapping[str, Recording], *, remarks: Se
         ),
         (
             "Who gave way",
-            "Evictions so far. Each costs its checkpoint and restart, the same under every policy.",
+            "Evictions so far, moves and resizes among them. Each costs its checkpoint and restart, the same under "
+            "every policy.",
             _evictions(recordings, unit),
         ),
         (
@@ -97,7 +98,7 @@ def _summary(own: Recording) -> str:
 def _table(recordings: Mapping[str, Recording]) -> str:
     heads = [
         "policy", "mean wait", "p95 wait", "longest wait", "mean completion", "use", "in pieces", "evictions",
-        "lost device-h", "fairness", "unfinished",
+        "of them resizes", "lost device-h", "to resizes", "fairness", "unfinished",
     ]  # fmt: skip
     rows = []
     for name, recording in recordings.items():
@@ -105,7 +106,8 @@ def _table(recordings: Mapping[str, Recording]) -> str:
         cells = [
             *(format_duration(found[what]) for what in ("mean_wait", "p95_wait", "max_wait", "mean_jct")),
             f"{found['utilisation']:.1%}", f"{found['fragmented']:.1%}", f"{found['evictions']:,}",
-            f"{found['lost_device_hours']:,.0f}", f"{found['fairness']:.2f}",
+            f"{found['resizes']:,}", f"{found['lost_device_hours']:,.0f}", f"{found['resize_device_hours']:,.0f}",
+            f"{found['fairness']:.2f}",
             f"{found['jobs'] - found['finished']:,}",
         ]  # fmt: skip
         rows.append(

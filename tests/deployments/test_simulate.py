@@ -58,6 +58,20 @@ def test_a_trace_is_replayed_into_a_table_a_report_and_figures(tmp_path: Path, t
 
 
 @pytest.mark.slow
+def test_a_policy_that_resizes_shrinks_and_grows_the_elastic_jobs_of_a_trace(tmp_path: Path) -> None:
+    rows = "e,0,1000,2,4,1,0\nurgent,400,100,1,4,,50\n"
+    (tmp_path / "jobs.csv").write_text("id,submit,duration,nodes,gpus_per_node,min_nodes,priority\n" + rows)
+    (tmp_path / "policy.yaml").write_text("resizing: true\nmove_interval_seconds: 200\nmin_run_seconds: 100\n")
+    words = ["simulate", "jobs.csv", "--cluster", "2x4", "--policy", "policy.yaml", "--compare", "fifo", "-o", "out"]
+    done = dsec(*words, home=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "dsec resized 2 times (counted among the evicted), for 0.1 GPU-h" in " ".join(done.stdout.split())
+    told = json.loads((tmp_path / "out" / "simulation.json").read_text())["policies"]
+    assert {name: row["resizes"] for name, row in told.items()} == {"dsec": 2, "fifo": 0}
+    assert told["dsec"]["resize_device_hours"] == 480 / 3600
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "says"),
     [

@@ -64,11 +64,13 @@ def simulate(
 
     [bold]The CSV that anybody can write[/] names its columns in the first line: [bold]submit[/] (seconds, or a time),
     [bold]duration[/] (seconds) and [bold]gpus[/], or [bold]nodes[/] and [bold]gpus_per_node[/]; then, where wanted, id,
-    team, priority, kind (training, inference, batch, interactive), preemptible (true, false), gpu_model, max_runtime.
+    team, priority, kind (training, inference, batch, interactive), preemptible (true, false), gpu_model, max_runtime;
+    min_nodes makes a job elastic, and serial_fraction is the part of its work that more nodes do not make faster.
 
     Alibaba's GPU trace of 2023, Philly and the workloads of Pollux are known by their columns. Teams are entitled to
     equal parts, unless the trace is this pool's own. Durations are hidden from every scheduler; evictions cost the same
-    under each. The command may be given again: it writes the same files anew.
+    under each, and a resize as much as an eviction: a policy with [bold]resizing[/] shrinks and grows elastic jobs, the
+    schedulers it is compared with never do. The command may be given again: it writes the same files anew.
 
     Example: [bold]dsec simulate jobs.csv --cluster 58x8 --compare easy,kueue-like[/]
     """
@@ -197,6 +199,13 @@ def _print(told: dict[str, Any], output: Path) -> None:
         empty="nothing was replayed",
         wrap=False,
     )
+    for name, row in told["policies"].items():
+        if row["resizes"]:
+            console.print(
+                f"{name} resized {row['resizes']:,} times (counted among the evicted), for "
+                f"{row['resize_device_hours']:,.1f} GPU-h of checkpoints and restarts",
+                markup=False,
+            )
     refused = max(row["refused"] for row in told["policies"].values())
     if refused:
         console.print(f"{refused:,} jobs never fit this cluster and were left out")

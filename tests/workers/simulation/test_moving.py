@@ -2,10 +2,8 @@
 
 from dataclasses import replace
 
-import pytest
 from hypothesis import given, settings
 
-from dsec_blocks.model.errors import InvalidRequest
 from dsec_workers.scheduling import Policy
 from dsec_workers.scheduling.consolidation import to_come
 from dsec_workers.simulation.jobs import Trace
@@ -41,11 +39,6 @@ def test_a_node_that_fails_while_a_gang_is_on_its_way_there_sends_it_back_into_t
         found = replayed(trace(*HALVES), "2x4", "dsec", policy=MOVES, overheads=COST, failures=failures)
         assert all(outcome.finished_at is not None for outcome in found.outcomes.values())
         assert sum(outcome.failures for outcome in found.outcomes.values()) >= 1
-
-
-def test_a_policy_that_resizes_is_refused_with_what_to_set() -> None:
-    with pytest.raises(InvalidRequest, match="does not resize running gangs; set resizing to false"):
-        replayed(trace(*HALVES), "2x4", "dsec", policy=Policy(resizing=True))
 
 
 def test_an_incident_is_caught_while_a_gang_moves_and_the_gang_goes_on_twice() -> None:

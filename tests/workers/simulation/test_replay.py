@@ -86,7 +86,7 @@ def test_what_happens_within_a_tick_is_decided_at_its_end() -> None:
 class _Cheat:
     """Gives the same device to everybody."""
 
-    name, time_shares = "cheat", False
+    name, time_shares, elastic = "cheat", False, False
 
     def __init__(self) -> None:
         self.line: list[str] = []

@@ -10,6 +10,7 @@ from dsec_blocks.model.gangs import Placement
 from dsec_blocks.model.requests import GangRequest
 from dsec_blocks.model.teams import Team
 from dsec_workers.simulation.beginning import Beginning
+from dsec_workers.simulation.speedup import relative_speed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +22,13 @@ class Job:
     request: GangRequest
     submit_at: float
     duration: float
-    """Seconds of work when nothing interrupts it."""
+    """Seconds of work at its full size when nothing interrupts it."""
+    serial_fraction: float = 0.0
+    """Of an elastic job: the part of its work, 0 to 1, that more members do not make faster."""
+
+    def speed(self, members: int) -> float:
+        """How fast it works with so many members; 1 is its full size."""
+        return relative_speed(members, self.request.nodes, self.serial_fraction)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +56,7 @@ class Trace:
 
     @property
     def device_seconds(self) -> float:
-        """All the work there is."""
+        """All the work there is, at full size."""
         return sum(job.duration * job.request.devices for job in self.jobs)
 
 
@@ -63,7 +70,7 @@ class Waiting:
     submitted_at: float
     evictions: int = 0
     attained_seconds: float = 0.0
-    """Seconds of work behind it, restarts not counted."""
+    """Seconds of work behind it, as of its full size, restarts not counted."""
 
 
 def arrange(jobs: Sequence[Job]) -> tuple[Job, ...]:

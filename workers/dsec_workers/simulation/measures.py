@@ -35,7 +35,10 @@ def by_team(recording: Recording) -> dict[str, dict[str, float]]:
 
 
 def figures(recording: Recording) -> dict[str, Any]:
-    """One flat row for tables and JSON; times in seconds, lost work in device-hours."""
+    """One flat row for tables and JSON; times in seconds, lost work in device-hours.
+
+    `evictions` are all times that a job was told to leave, `resizes` those after which it went on at another size.
+    """
     ended = [outcome for outcome in recording.outcomes.values() if outcome.finished_at is not None]
     return {
         "jobs": len(recording.outcomes),
@@ -46,6 +49,8 @@ def figures(recording: Recording) -> dict[str, Any]:
         "fragmented": fragmented(recording),
         "evictions": sum(outcome.evictions for outcome in recording.outcomes.values()),
         "lost_device_hours": sum(outcome.lost_device_seconds for outcome in recording.outcomes.values()) / 3600,
+        "resizes": sum(outcome.resizes for outcome in recording.outcomes.values()),
+        "resize_device_hours": sum(outcome.resize_device_seconds for outcome in recording.outcomes.values()) / 3600,
         "fairness": fairness(recording),
         "longest_queue": max((sample.waiting for sample in recording.samples), default=0),
         "cycles": recording.cycles,

@@ -5,21 +5,18 @@ arrived lately, the planner's memory. It is not asked when its answer is known: 
 moment ago, in a cluster where nothing has changed since, is refused too.
 """
 
-from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from math import inf
 
 from dsec_blocks.ledger.arrivals import Arrivals
 from dsec_blocks.model.devices import Node
-from dsec_blocks.model.errors import InvalidRequest
-from dsec_blocks.model.requests import Kind
+from dsec_blocks.model.requests import GangRequest
 from dsec_blocks.model.teams import Team
 from dsec_workers.lifecycle.records import seen
 from dsec_workers.scheduling import Plan, Policy, QueuedGang, RunningGang, Snapshot, build_snapshot, plan
 from dsec_workers.scheduling.consolidation import COMING, to_come
-from dsec_workers.scheduling.decisions import Move
+from dsec_workers.scheduling.decisions import Move, Resize
 from dsec_workers.scheduling.memory import Memory
 from dsec_workers.scheduling.recalls import due_times
 from dsec_workers.scheduling.shapes import MemberShape
@@ -27,12 +24,15 @@ from dsec_workers.scheduling.time_sharing import attained
 from dsec_workers.simulation.beginning import Beginning, askings_after, on_their_way, to_leave
 from dsec_workers.simulation.jobs import Waiting
 from dsec_workers.simulation.overheads import Overheads
-from dsec_workers.simulation.schedulers import Leave, Start
+from dsec_workers.simulation.schedulers import Decision, Grow, Leave, Start
 from dsec_workers.simulation.site import Seats, Site
+from dsec_workers.simulation.waking import changes_of, levels_in_line, may_grow
 
 
 class Production:
-    """See the module. Raises `InvalidRequest` for a policy that resizes running gangs: no trace says who is elastic."""
+    """See the module."""
+
+    elastic = True
 
     def __init__(
         self,
@@ -44,10 +44,6 @@ class Production:
         name: str = "dsec",
         beginning: Beginning | None = None,
     ) -> None:
-        if policy.resizing:
-            raise InvalidRequest(
-                f"policy {policy.version}: a replay does not resize running gangs; set resizing to false for it"
-            )
         self.name, self.policy, self.overheads = name, policy, overheads
         self.time_shares = policy.time_sharing
         self.snapshot: Snapshot = build_snapshot(nodes=nodes, running=(), teams=teams, pool="simulated")
@@ -69,9 +65,11 @@ class Production:
         """Device-seconds by earlier attempts, as the ledger keeps them for time sharing."""
         self._evicted_for: dict[str, tuple[str, ...]] = {}
         self._made_way_at: dict[str, float] = {}
-        """When a run last left for another; whoever did counts as moved, as in the worker's input."""
+        """When a run last made way or grew; whoever did counts as moved, as in the worker's input."""
         self._coming: dict[str, RunningGang] = {}
         """Of those that are on their way, the attempt to come."""
+        self._resizable: set[str] = set()
+        """Those present whose size may change, where the policy has it so."""
         self._had_lift: set[str] = set()
         self._evictions: deque[tuple[float, str]] = deque()
         self._dirty = True
@@ -145,6 +143,7 @@ class Production:
     def adopted(self, job: Waiting, seats: Seats, now: float, *, leaving: bool = False, promised: bool = False) -> None:
         """It runs already: as it was captured, or as if it had just begun."""
         self._attempts[job.id] = 1
+        self._enter(job.id, job.request)
         if job.id in self.snapshot.slots:
             gang = self._record(job.id)
             if not promised:
@@ -175,6 +174,7 @@ class Production:
             self._finished.remove(id)
             self._finished.append(id + COMING)
             self._attempts[id] += 1
+            self._enter(id, coming.request)
             self._updated[id] = replace(
                 coming, run_id=id, evictions=coming.evictions + 1, attained_seconds=self._attained[id]
             )
@@ -195,6 +195,7 @@ class Production:
             self._attained[id] = attained(gang, now)
         self._updated.pop(id, None)
         self._began.pop(id, None)
+        self._resizable.discard(id)
         self._finished.append(id)
         if finished:
             for known in (self._attained, self._evicted_for, self._attempts, self._made_way_at):
@@ -223,11 +224,11 @@ class Production:
 
     # ---- what is decided --------------------------------------------------------------------------------------
 
-    def decide(self, site: Site, now: float) -> Sequence[Start | Leave]:
+    def decide(self, site: Site, now: float) -> Sequence[Decision]:
         """One cycle, if anything may have changed."""
         if not (self._dirty or (self._wake is not None and self._wake <= now)):
             return []
-        if not self.waiting:  # changes are entered when somebody asks
+        if not self._is_worth_asking():  # changes are entered when somebody asks
             self._settle(now)
             return []
         self._charge(now)
@@ -247,6 +248,9 @@ class Production:
         for recall in self.plan.recalls:
             self._evicted(recall.run_id, recall.for_run, now)
             decided.append(Leave(id=recall.run_id))
+        for growth in self.plan.growths:  # it leaves for itself, as the ledger has it
+            self._goes_on(growth, growth.run_id, now)
+            decided.append(Grow(id=growth.run_id, seats=site.seats_of(growth.placement)))
         self.snapshot = self.snapshot.apply(updated=list(self._updated.values()), shadows=self.plan.shadows)
         self._updated = {}
         self._settle(now)
@@ -268,7 +272,15 @@ class Production:
                 first = began + commits[0] if gang.first_commit_at is None else gang.first_commit_at
                 self._updated[id] = replace(gang, first_commit_at=first, last_commit_at=began + commits[1])
 
-    def _order_out(self, now: float) -> list[Start | Leave]:
+    def _is_worth_asking(self) -> bool:
+        """As the worker asks: with nobody in line only for gangs that might grow."""
+        return bool(self.waiting) or any(may_grow(self._record(id)) for id in self._resizable)
+
+    def _enter(self, id: str, request: GangRequest) -> None:
+        if self.policy.resizing and request.min_nodes is not None:
+            self._resizable.add(id)
+
+    def _order_out(self, now: float) -> list[Decision]:
         """Who has to leave because an operator wants the devices empty."""
         ids = to_leave(self.snapshot, self.policy, now)
         if ids:
@@ -286,8 +298,10 @@ class Production:
                 del self._fresh[kind]
         for victim in admit.victims:
             self._evicted(victim.run_id, admit.run_id, now)
-        for move in admit.moves:
-            self._moves(move, admit.run_id, now)
+        going_on: list[Move | Resize] = [*admit.moves, *admit.resizes]
+        for change in going_on:
+            self._goes_on(change, admit.run_id, now)
+        self._enter(gang.run_id, gang.request)
         self._updated[gang.run_id] = RunningGang(
             run_id=gang.run_id,
             team=gang.team,
@@ -299,7 +313,7 @@ class Production:
             restart_seconds=gang.restart_seconds,
             has_on_evict=self.overheads.snapshot_on_evict,
             evictions=gang.evictions,
-            promised=bool(admit.victims or admit.waits_for or admit.moves),
+            promised=bool(admit.victims or admit.waits_for or going_on),
             moved_at=self._made_way_at.get(gang.run_id),
             conditional_until=self.plan.conditional.get(gang.run_id),
             attained_seconds=0.0 if gang.run_id in self.plan.lifted else gang.attained_seconds,
@@ -309,23 +323,25 @@ class Production:
             seats=site.seats_of(admit.placement),
             victims=tuple(victim.run_id for victim in admit.victims),
             waits_for=admit.waits_for,
-            moves=tuple((move.run_id, site.seats_of(move.placement)) for move in admit.moves),
+            goes_on=tuple((change.run_id, site.seats_of(change.placement)) for change in going_on),
         )
 
-    def _moves(self, move: Move, for_run: str, now: float) -> None:
+    def _goes_on(self, change: Move | Resize, for_run: str, now: float) -> None:
         """It is told to leave, and the place where it goes on is its own from now on."""
-        leaving = replace(self._record(move.run_id), evicting=True, evicting_for=for_run, moved_at=now)
-        coming = self._coming[move.run_id] = to_come(leaving, move.placement, since=now)
-        self._updated |= {move.run_id: leaving, coming.run_id: coming}
-        self._made_way_at[move.run_id] = now
+        self._evicted(change.run_id, for_run, now)
+        leaving = self._updated[change.run_id] = replace(self._updated[change.run_id], moved_at=now)
+        coming = self._coming[change.run_id] = to_come(leaving, change.placement, since=now)
+        self._updated[coming.run_id] = coming
 
     def _evicted(self, id: str, for_run: str, now: float) -> None:
+        """As the ledger keeps a notice; who leaves to grow was told for itself, and is evicted by nobody."""
         record = self._record(id)
         self._updated[id] = replace(record, evicting=True, evicting_for=for_run)
-        if self.policy.consolidation:
+        if self.policy.consolidation or self.policy.resizing:
             self._made_way_at[id] = now
         self._evicted_for[id] = tuple(sorted({*self._evicted_for.get(id, ()), for_run}))
-        self._evictions.append((now, record.team))
+        if for_run != id:
+            self._evictions.append((now, record.team))
 
     def _evicted_lately(self, now: float) -> Mapping[str, int]:
         if self.policy.evictions_per_team is None:
@@ -341,51 +357,21 @@ class Production:
     def _settle(self, now: float) -> None:
         self._dirty = False
         self._refused = set(self._fresh)
-        self._wake = min(self._changes(now), default=None) if self.waiting else None
+        self._wake = min(self._changes(now), default=None) if self._is_worth_asking() else None
 
     def _changes(self, now: float) -> Iterator[float]:
-        """Times to come at which somebody may be evicted, or may evict, who may not now."""
+        """Times to come at which somebody may be evicted, or may evict, or may grow, who may not now."""
         policy = self.policy
         yield from due_times(self.snapshot.gangs(), self.snapshot.shadows, policy, now)
         yield from askings_after(self.snapshot, policy, now)
         yield from (at for at in self._pauses if at > now)
-        lowest, lifts = self._levels_in_line(now) if policy.time_sharing else (0, [])
+        lowest, lifts = 0, list[float]()
+        if policy.time_sharing:
+            lowest, lifts = levels_in_line(self.waiting.values(), policy, now, some_are_new=bool(self._fresh))
         yield from lifts
         for gang in self.snapshot.gangs():
-            if gang.evicting or gang.promised:
-                continue
-            committed = self.overheads.first_commit(attempt=self._attempts[gang.run_id])
-            began = self._began.get(gang.run_id, gang.started_at)
-            settled = min(gang.started_at + policy.min_run_seconds, began + committed)
-            if gang.first_commit_at is None and settled > now:
-                yield settled
-            if policy.consolidation and gang.moved_at is not None:
-                settled_until = gang.moved_at + policy.move_interval_seconds
-                if settled_until > now:
-                    yield settled_until
-            if policy.time_sharing:
-                # A level that is not below that of anybody who waits makes no difference.
-                had, levels = attained(gang, now), policy.level_device_seconds
-                level = max(bisect_right(levels, had), lowest)
-                if level < len(levels):
-                    yield now + (levels[level] - had) / max(1, len(gang.placement.devices))
+            if not (gang.evicting or gang.promised):
+                attempt, began = self._attempts[gang.run_id], self._began.get(gang.run_id, gang.started_at)
+                yield from changes_of(gang, policy, self.overheads, now, attempt=attempt, began=began, lowest=lowest)
         if self._evictions and policy.evictions_per_team is not None:
             yield self._evictions[0][0] + policy.eviction_window_seconds
-
-    def _levels_in_line(self, now: float) -> tuple[int, list[float]]:
-        """The smallest level of those who wait, and when the next of them are lifted."""
-        levels, factor = self.policy.level_device_seconds, self.policy.lift_factor
-        lowest, lifts = (0 if self._fresh else len(levels)), []
-        for waiting in self.waiting.values():
-            had, request = waiting.attained_seconds, waiting.request
-            lift = inf
-            if had > 0 and not waiting.lifted:
-                since = waiting.eligible_at if waiting.waiting_since is None else waiting.waiting_since
-                lift = since + factor * had / max(1, request.devices)
-                if lift > now:
-                    lifts.append(lift)
-            if lowest and (had <= 0 or lift <= now or request.kind is not Kind.TRAINING or not request.evictable):
-                lowest = 0
-            elif lowest:
-                lowest = min(lowest, bisect_right(levels, had))
-        return lowest, lifts

@@ -26,9 +26,14 @@ class Outcome:
     finished_at: float | None = None
     attempts: int = 0
     evictions: int = 0
+    """Times that it was told to leave, to go on elsewhere or at another size included: as the ledger counts them."""
+    resizes: int = 0
+    """Those of them after which it went on at another size."""
     failures: int = 0
     lost_device_seconds: float = 0.0
     """Device time that was held for checkpoints, restarts and work done twice because of evictions and failures."""
+    resize_device_seconds: float = 0.0
+    """Device time that was held for the checkpoints and restarts of resizes, and for work that they had done twice."""
     held_device_seconds: float = 0.0
     refused: str | None = None
     """Why it can never start on this cluster."""
@@ -40,7 +45,7 @@ class Outcome:
 
     @property
     def wait(self) -> float | None:
-        """All the time that the job did not work: JCT − duration."""
+        """All the time that the job did not work: JCT − duration; what it takes longer at a smaller size included."""
         return None if self.jct is None else max(0.0, self.jct - self.job.duration)
 
 

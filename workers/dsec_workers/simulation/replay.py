@@ -13,8 +13,8 @@ from dsec_blocks.model.devices import Node
 from dsec_workers.simulation.jobs import Trace, Waiting
 from dsec_workers.simulation.overheads import Overheads
 from dsec_workers.simulation.recording import Outcome, Recording, Sample, Span
-from dsec_workers.simulation.schedulers import Leave, Scheduler, Start
-from dsec_workers.simulation.site import NotFree, Seats, Shape, Site
+from dsec_workers.simulation.schedulers import Grow, Scheduler, Start
+from dsec_workers.simulation.site import NotFree, Seats, Shape, Site, without
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,8 @@ class _Attempt:
     waits_for: set[str] = field(default_factory=set)
     started_at: float | None = None
     leaving: bool = False
+    resized: bool = False
+    """It goes on from a resize."""
 
 
 class Replay:
@@ -65,11 +67,11 @@ class Replay:
         self.ended = 0
         self.jobs = {job.id: job for job in trace.jobs}
         self._left = {job.id: job.duration for job in trace.jobs}
-        """Seconds of work that are left and safe."""
+        """Seconds of work that are left and safe, as of each job's full size."""
         self._waiting: dict[str, int] = {}
         self._present: dict[str, _Attempt] = {}
         self._coming: dict[str, Seats] = {}
-        """Jobs that are moved, and the devices on which they go on: theirs already."""
+        """Jobs that are moved or resized, and the devices on which they go on: theirs already."""
         self._waiting_devices = 0
         self._events: list[tuple[float, int, str, object]] = []
         self._count = 0
@@ -89,7 +91,8 @@ class Replay:
         jobs = self.trace.jobs
         for job in jobs:
             outcome = self.recording.outcomes[job.id] = Outcome(job)
-            if not self.site.fits_when_empty(Shape.of(job.request)):
+            least = job.request.min_nodes if self.scheduler.elastic else None
+            if not self.site.fits_when_empty(Shape.of(job.request, least)):
                 outcome.refused = f"{job.request.describe()} never fits this cluster"
                 self.ended += 1
         self._adopt()
@@ -129,16 +132,17 @@ class Replay:
                 present.waits_for = {other for other in leaving if _overlap(self._present[other].seats, seats)}
             if not present.waits_for:
                 self._begin(present)
-            if id in leaving:
-                self._leaves(present)
-        self._adopt_moves()
+        self._adopt_places()
+        for id in sorted(leaving):
+            self._leaves(self._present[id])
 
-    def _adopt_moves(self) -> None:
-        """Those on their way have the place where they go on; who was to go on where it is, smaller, lines up."""
+    def _adopt_places(self) -> None:
+        """Those on their way have the place where they go on, unless somebody else has it."""
         for id, placement in self.trace.coming.items():
             seats = self.site.seats_of(placement)
-            if id in self._present and all(mask & ~self.site.free[node] == 0 for node, mask in seats):
-                self.site.take(seats)
+            more = without(seats, self._present[id].seats) if id in self._present else ()
+            if id in self._present and all(mask & ~self.site.free[node] == 0 for node, mask in more):
+                self.site.take(more)
                 self._coming[id] = seats
 
     # ---- time -------------------------------------------------------------------------------------------------
@@ -189,19 +193,20 @@ class Replay:
             self.site.up[self.site.number[about.node]] = True
 
     def _go_on(self, moved: _Attempt) -> None:
-        """It has left, and has its new devices, unless a node of theirs went down meanwhile."""
+        """It has left, and has the devices where it goes on, unless a node of theirs went down meanwhile."""
         outcome = self.recording.outcomes[moved.id]
         if not all(self.site.up[node] for node, _ in self._coming[moved.id]):
             outcome.failures += 1
             self._line_up(moved.id)
             return
         outcome.attempts += 1
-        present = _Attempt(moved.id, outcome.attempts, self._coming.pop(moved.id))
+        seats = self._coming.pop(moved.id)
+        present = _Attempt(moved.id, outcome.attempts, seats, resized=len(seats) != len(moved.seats))
         self._present[moved.id] = present
         self._begin(present)
 
     def _line_up(self, id: str) -> None:
-        if id in self._coming:  # a failure came before its move was over
+        if id in self._coming:  # a failure came before it could go on
             self.site.give(self._coming.pop(id))
         job = self.jobs[id]
         self._waiting[id] = job.request.devices
@@ -232,15 +237,16 @@ class Replay:
         outcome = self.recording.outcomes[present.id]
         if present.started_at is not None:
             self.recording.spans.append(Span(present.id, present.attempt, present.started_at, end, present.seats))
-            outcome.held_device_seconds += (end - present.started_at) * _devices(present.seats)
+            held = (end - present.started_at) * _devices(present.seats)
+            outcome.held_device_seconds += held
+            if present.resized:
+                restart = self.overheads.restart_seconds * _devices(present.seats)
+                outcome.resize_device_seconds += min(held, restart)
             self.site.busy -= _devices(present.seats)
         self.scheduler.left(present.id, self.now, finished=finished)
-        promised: dict[int, int] = {}
         heirs = [other for other in self._present.values() if present.id in other.waits_for]
-        for heir in heirs:
-            for node, mask in heir.seats:
-                promised[node] = promised.get(node, 0) | mask
-        self.site.give(tuple((node, mask & ~promised.get(node, 0)) for node, mask in present.seats if mask))
+        promised = [*(seat for heir in heirs for seat in heir.seats), *self._coming.get(present.id, ())]
+        self.site.give(tuple(seat for seat in without(present.seats, promised) if seat[1]))
         for heir in heirs:
             heir.waits_for.discard(present.id)
             if not heir.waits_for:
@@ -258,19 +264,26 @@ class Replay:
             outcome.first_start = self.now
         self.site.busy += _devices(present.seats)
         self.scheduler.began(present.id, self.now)
-        end = self.now + self.overheads.wall(self._left[present.id], attempt=present.attempt)
+        work = self._left[present.id] / self._speed(present)
+        end = self.now + self.overheads.wall(work, attempt=present.attempt)
         self._put(end, "end", (present.id, present.attempt, end))
+
+    def _speed(self, present: _Attempt) -> float:
+        return self.jobs[present.id].speed(len(present.seats))
 
     def _interrupt(self, present: _Attempt, *, failed: bool, stays: float = 0.0) -> None:
         """Take stock of an attempt that ends before its work does, and holds its devices for so many seconds more."""
         outcome = self.recording.outcomes[present.id]
         if present.started_at is None:
             return
-        elapsed = self.now - present.started_at
-        done = min(self._left[present.id], self.overheads.done(elapsed, attempt=present.attempt))
-        kept = min(self._left[present.id], self.overheads.kept(done, failed=failed))
-        self._left[present.id] -= kept
+        elapsed, speed = self.now - present.started_at, self._speed(present)
+        left = self._left[present.id] / speed
+        done = min(left, self.overheads.done(elapsed, attempt=present.attempt))
+        kept = min(left, self.overheads.kept(done, failed=failed))
+        self._left[present.id] = max(0.0, self._left[present.id] - kept * speed)
         outcome.lost_device_seconds += (elapsed - kept + stays) * _devices(present.seats)
+        if self._is_resized(present) and not failed:
+            outcome.resize_device_seconds += (done - kept + stays) * _devices(present.seats)
 
     def _fail(self, failure: Failure) -> None:
         number = self.site.number[failure.node]
@@ -295,12 +308,14 @@ class Replay:
             self.recording.decide_seconds += watch() - began
         self.recording.cycles += 1
         for decision in decided:
-            if isinstance(decision, Leave):
-                self._leave(decision.id)
-            else:
+            if isinstance(decision, Start):
                 self._start(decision)
+                continue
+            if isinstance(decision, Grow):
+                self._reserve(decision.id, decision.seats)
+            self._leave(decision.id)
         wake = self.scheduler.wake_at()
-        if wake is not None and (self._woken_for is None or wake < self._woken_for) and self._waiting:
+        if wake is not None and (self._woken_for is None or wake < self._woken_for):
             self._woken_for = max(wake, self.now + self.tick)
             self._put(self._woken_for, "wake", None)
         self.recording.samples.append(
@@ -311,25 +326,27 @@ class Replay:
         self._waiting_devices -= self._waiting.pop(start.id)
         outcome = self.recording.outcomes[start.id]
         outcome.attempts += 1
-        before = set(start.victims) | set(start.waits_for) | {id for id, _ in start.moves}
+        before = set(start.victims) | set(start.waits_for) | {id for id, _ in start.goes_on}
         present = _Attempt(start.id, outcome.attempts, start.seats, before)
-        inherited: dict[int, int] = {}
-        for id, seats in start.moves:
-            self.site.take(seats)
-            self._coming[id] = seats
-        for id in (*start.victims, *(id for id, _ in start.moves)):
+        for id, seats in start.goes_on:
+            self._reserve(id, seats)
+        for id in (*start.victims, *(id for id, _ in start.goes_on)):
             self._leave(id)
-        for id in before:
-            for node, mask in self._present[id].seats:
-                inherited[node] = inherited.get(node, 0) | mask
-        for other in self._present.values():
-            if other.waits_for & before:
-                for node, mask in other.seats:
-                    inherited[node] = inherited.get(node, 0) & ~mask
-        self.site.take(tuple((node, mask & ~inherited.get(node, 0)) for node, mask in start.seats))
+        theirs = [seat for other in self._present.values() if other.waits_for & before for seat in other.seats]
+        theirs += [seat for id in before for seat in self._coming.get(id, ())]
+        inherited = without([seat for id in before for seat in self._present[id].seats], theirs)
+        self.site.take(without(start.seats, inherited))
         self._present[start.id] = present
         if not before:
             self._begin(present)
+
+    def _reserve(self, id: str, seats: Seats) -> None:
+        """Where a job that is about to be told goes on: what it does not hold must be free, and is its own now."""
+        self.site.take(without(seats, self._present[id].seats))
+        self._coming[id] = seats
+
+    def _is_resized(self, present: _Attempt) -> bool:
+        return present.id in self._coming and len(self._coming[present.id]) != len(present.seats)
 
     def _leave(self, id: str) -> None:
         victim = self._present[id]
@@ -340,6 +357,7 @@ class Replay:
     def _leaves(self, victim: _Attempt) -> None:
         victim.leaving = True
         self.recording.outcomes[victim.id].evictions += 1
+        self.recording.outcomes[victim.id].resizes += self._is_resized(victim)
         gone_at = self._tick(self.now + self.overheads.checkpoint_seconds)
         self._interrupt(victim, failed=False, stays=gone_at - self.now)
         self._put(gone_at, "gone", (victim.id, victim.attempt))

@@ -23,8 +23,8 @@ class Start:
     seats: Seats
     victims: tuple[str, ...] = ()
     waits_for: tuple[str, ...] = ()
-    moves: tuple[tuple[str, Seats], ...] = ()
-    """Jobs that are told to leave too, each with the free devices on which it goes on at once."""
+    goes_on: tuple[tuple[str, Seats], ...] = ()
+    """Jobs that are told to leave too, each with the devices on which it goes on at once: free ones, or its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,12 +34,25 @@ class Leave:
     id: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grow:
+    """Tell a job to leave, to go on at once on all these devices: its own, and free ones."""
+
+    id: str
+    seats: Seats
+
+
+Decision = Start | Leave | Grow
+
+
 class Scheduler(Protocol):
     """One policy. `site` is the referee's own and only to be read."""
 
     name: str
     time_shares: bool
     """Whether it interrupts jobs to give others of equal standing a turn."""
+    elastic: bool
+    """Whether it starts a job with fewer members than it asks for, where the job accepts that."""
 
     def arrived(self, job: Waiting, now: float) -> None:
         """A job is in the line: new, or back after an eviction or a failure."""
@@ -52,13 +65,13 @@ class Scheduler(Protocol):
         """
 
     def began(self, id: str, now: float) -> None:
-        """A job that was decided to start has all its devices; one that was moved has `left` at this instant."""
+        """A job that was decided to start has all its devices; one that goes on has `left` at this instant."""
 
     def left(self, id: str, now: float, *, finished: bool) -> None:
         """A job holds nothing any more: it is done, or it will `arrive` again."""
 
-    def decide(self, site: Site, now: float) -> Sequence[Start | Leave]:
-        """Who starts and who leaves now. Called after every instant at which something changed."""
+    def decide(self, site: Site, now: float) -> Sequence[Decision]:
+        """Who starts, leaves and grows now. Called after every instant at which something changed."""
 
     def wake_at(self) -> float | None:
         """When it wants to decide though nothing has changed by then; None: never."""

@@ -4,7 +4,7 @@ Devices are bits of a node's mask. Every start is checked here, so a baseline (o
 twice ends the simulation instead of looking good.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,9 +32,9 @@ class Shape:
     gpu_memory_bytes: int | None = None
 
     @classmethod
-    def of(cls, request: GangRequest) -> "Shape":
-        """The full shape of a request."""
-        return cls(request.nodes, request.devices_per_node, request.gpu_model, request.gpu_memory_bytes)
+    def of(cls, request: GangRequest, members: int | None = None) -> "Shape":
+        """The full shape of a request, or that with so many members."""
+        return cls(members or request.nodes, request.devices_per_node, request.gpu_model, request.gpu_memory_bytes)
 
     @property
     def total(self) -> int:
@@ -155,6 +155,14 @@ class Site:
     def fragmented(self) -> int:
         """Free devices on nodes that are partly busy: what a whole-node gang cannot use."""
         return int(self.count[(self.count > 0) & (self.count < self.size)].sum())
+
+
+def without(seats: Iterable[tuple[int, int]], others: Iterable[tuple[int, int]]) -> Seats:
+    """`seats` less the devices of `others`."""
+    gone: dict[int, int] = {}
+    for node, mask in others:
+        gone[node] = gone.get(node, 0) | mask
+    return tuple((node, mask & ~gone.get(node, 0)) for node, mask in seats)
 
 
 def lowest(mask: int, count: int) -> int:

@@ -41,6 +41,18 @@ def test_the_plain_csv_takes_times_in_any_order(tmp_path: Path) -> None:
     assert [job.submit_at for job in read_trace(written(tmp_path, text)).jobs] == [0.0, 60.0]
 
 
+def test_the_plain_csv_says_who_is_elastic_and_how_it_scales(tmp_path: Path) -> None:
+    text = "submit,duration,nodes,gpus_per_node,min_nodes,serial_fraction\n0,60,4,2,1,0.1\n1,60,4,2,,\n"
+    elastic, fixed = read_trace(written(tmp_path, text)).jobs
+    assert (elastic.request.min_nodes, elastic.serial_fraction) == (1, 0.1)
+    assert (fixed.request.min_nodes, fixed.serial_fraction) == (None, 0.0)
+    # Amdahl: a tenth of the work is not made faster, so four members are 4 ÷ 1.3 times as fast as one.
+    assert elastic.speed(1) == pytest.approx(1.3 / 4) and elastic.speed(4) == fixed.speed(4) == 1.0
+    assert fixed.speed(2) == 0.5
+    spread = read_trace(written(tmp_path, "submit,duration,gpus,min_nodes\n0,60,16,1\n")).jobs[0].request
+    assert (spread.nodes, spread.min_nodes, spread.devices_per_node) == (2, 1, 8)
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
@@ -56,6 +68,12 @@ def test_the_plain_csv_takes_times_in_any_order(tmp_path: Path) -> None:
         ("submit,duration,gpus,colour\n1,2,1,red\n", "unknown column 'colour'; there are duration, gpu_model"),
         ("submit,duration,gpus,kind\n1,2,1,fun\n", "kind is 'fun'; there are training, inference"),
         ("submit,duration,gpus,preemptible\n1,2,1,maybe\n", "preemptible is 'maybe'; give true or false"),
+        ("submit,duration,gpus,min_nodes\n1,2,8,2\n", "line 2: min_nodes is 2, more than its nodes (1); lower it"),
+        ("submit,duration,gpus,min_nodes\n1,2,8,0\n", "line 2: min_nodes is '0'; a number of at least 1 is needed"),
+        (
+            "submit,duration,gpus,serial_fraction\n1,2,8,2\n",
+            "is '2'; a number of at least 0 and at most 1",
+        ),
         ("id,submit,duration,gpus\nx,1,2,1\nx,1,2,1\n", "line 3: there is a job 'x' already"),
         ("timestamp,duration,num_gpus,cluster\nnow,1,1,a\n", "timestamp is 'now'; a time such as 2017-10-09"),
         ("name,time,application,num_replicas\nx,0,doom,1\n", "application is 'doom'; there are cifar10"),

@@ -65,6 +65,8 @@ class Baseline:
 
     name = ""
     time_shares = False
+    elastic = False
+    """A job gets its full size or nothing, and keeps what it has: none of them resizes."""
 
     def __init__(self) -> None:
         self.line = Line()

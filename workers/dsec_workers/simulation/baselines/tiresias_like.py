@@ -107,8 +107,10 @@ class TiresiasLike(Baseline):
                 known.pop(id, None)
 
     def wake_at(self) -> float | None:
-        """The next fall or promotion."""
+        """The next fall or promotion, while anybody waits."""
         self._forget_past()
+        if not self.line.groups():
+            return None
         return min((queue[0][0] for queue in (self._falls, self._promotions) if queue), default=None)
 
     # ---- what is decided --------------------------------------------------------------------------------------

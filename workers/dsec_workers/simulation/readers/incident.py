@@ -1,7 +1,8 @@
 """An incident file as a trace: the pool goes on from that instant, with nobody new.
 
 Nobody knows how long the gangs would have run. Their max_runtime stands in, else what runs like them had lasted, else
-the policy's expected runtime, doubled by those that have outlived it; services are taken to stay for a week.
+the policy's expected runtime, doubled by those that have outlived it; services are taken to stay for a week. An elastic
+gang that runs smaller than it asked for would end then at the size it has.
 """
 
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ from dsec_workers.scheduling.shadow import expected_runtime
 from dsec_workers.scheduling.snapshot import QueuedGang, RunningGang, Snapshot
 from dsec_workers.simulation.beginning import beginning, on_their_way
 from dsec_workers.simulation.jobs import Job, Trace, arrange
+from dsec_workers.simulation.speedup import relative_speed
 
 STAY_SECONDS = 7 * 86400.0
 
@@ -48,4 +50,6 @@ def _job(gang: RunningGang | QueuedGang, submit_at: float, since: float, policy:
     elapsed = now - since
     lasts = expected_runtime(gang.request, policy, elapsed, learned=gang.expected_seconds)
     left = min(max(1.0, lasts - elapsed), STAY_SECONDS)
+    if isinstance(gang, RunningGang):
+        left *= relative_speed(len(gang.placement.members), gang.request.nodes)
     return Job(id=gang.run_id, team=gang.team, request=gang.request, submit_at=max(0.0, submit_at), duration=left)

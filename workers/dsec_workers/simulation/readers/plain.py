@@ -15,9 +15,14 @@ Columns, in any order, the first line naming them:
 | preemptible | | true or false |
 | gpu_model | | only on such devices |
 | max_runtime | | seconds; a limit that is enforced, and lets the job pass a waiting head of line |
+| min_nodes | | the job is elastic: it accepts any number of its nodes from so many on, with the same devices on each |
+| serial_fraction | | of an elastic job: the part of its work, 0 to 1, that more nodes do not make faster (0) |
+
+The duration of an elastic job is that of its full size; at a smaller one it takes longer (see `speedup`).
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -29,7 +34,7 @@ from dsec_workers.simulation.readers.table import Requests, number, rows, whole
 
 COLUMNS = ("submit", "duration")
 KNOWN = {*COLUMNS, "gpus", "nodes", "gpus_per_node", "id", "team", "priority", "kind", "preemptible", "gpu_model",
-         "max_runtime"}  # fmt: skip
+         "max_runtime", "min_nodes", "serial_fraction"}  # fmt: skip
 
 
 def read(path: Path, *, limit: int | None = None) -> Trace:
@@ -55,15 +60,27 @@ def read(path: Path, *, limit: int | None = None) -> Trace:
         else:
             devices = whole(row.get("gpus") or "", path=path, line=line, column="gpus")
             request = requests.request(devices, **fields)
-        duration = number(row["duration"], path=path, line=line, column="duration")
-        jobs.append(Job(id=id, team=row.get("team") or "default", request=request, submit_at=at, duration=duration))
+        least = request.min_nodes
+        if least is not None and least > request.nodes:
+            raise InvalidRequest(
+                f"{path}, line {line}: min_nodes is {least}, more than its nodes ({request.nodes}); lower it"
+            )
+        jobs.append(
+            Job(
+                id=id,
+                team=row.get("team") or "default",
+                request=request,
+                submit_at=at,
+                duration=number(row["duration"], path=path, line=line, column="duration"),
+                serial_fraction=number(
+                    row.get("serial_fraction") or "0", path=path, line=line, column="serial_fraction", high=1.0
+                ),
+            )
+        )
     ordered = arrange(jobs)
     begin = min(0.0, ordered[0].submit_at) if ordered else 0.0
     if begin < 0:  # rows with times need not be in order
-        ordered = tuple(
-            Job(id=j.id, team=j.team, request=j.request, submit_at=j.submit_at - begin, duration=j.duration)
-            for j in ordered
-        )
+        ordered = tuple(replace(job, submit_at=job.submit_at - begin) for job in ordered)
     return Trace(name=path.stem, jobs=ordered[:limit])
 
 
@@ -102,6 +119,8 @@ def _fields(row: Mapping[str, str], path: Path, line: int) -> dict[str, Any]:
         fields["preemptible"] = row["preemptible"].lower() == "true"
     if row.get("gpu_model"):
         fields["gpu_model"] = row["gpu_model"]
+    if row.get("min_nodes"):
+        fields["min_nodes"] = whole(row["min_nodes"], path=path, line=line, column="min_nodes", low=1)
     if row.get("max_runtime"):
         fields["max_runtime_seconds"] = number(row["max_runtime"], path=path, line=line, column="max_runtime", low=1.0)
     return fields

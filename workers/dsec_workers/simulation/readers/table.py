@@ -9,6 +9,9 @@ from typing import Any
 from dsec_blocks.model.errors import InvalidRequest
 from dsec_blocks.model.requests import GangRequest
 
+NO_LIMIT = 1e12
+"""Above it a number is none that anybody meant."""
+
 
 def rows(path: Path, needed: Sequence[str]) -> Iterator[tuple[int, Mapping[str, str]]]:
     """Line number and fields of every row. Raises `InvalidRequest` for a file that is no such table."""
@@ -36,14 +39,15 @@ def opened(path: Path) -> Iterator[Iterator[str]]:
         raise InvalidRequest(f"{path}: is not UTF-8 text; give a CSV file") from None
 
 
-def number(text: str, *, path: Path, line: int, column: str, low: float = 0.0, high: float = 1e12) -> float:
+def number(text: str, *, path: Path, line: int, column: str, low: float = 0.0, high: float = NO_LIMIT) -> float:
     """A number in a field."""
     try:
         value = float(text)
     except ValueError:
         value = float("nan")
     if not low <= value <= high:
-        raise InvalidRequest(f"{path}, line {line}: {column} is {text!r}; a number of at least {low:g} is needed")
+        most = f" and at most {high:g}" if high < NO_LIMIT else ""
+        raise InvalidRequest(f"{path}, line {line}: {column} is {text!r}; a number of at least {low:g}{most} is needed")
     return value
 
 
