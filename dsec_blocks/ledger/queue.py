@@ -87,6 +87,13 @@ class Queue(Transactions):
                 found.update((row.run_id, GangState(row.state)) for row in rows)
         return found
 
+    def waiting(self, pool: str) -> list[str]:
+        """The runs of `pool` that wait, first submitted first."""
+        mine = (_gangs.c.pool == pool, _gangs.c.state == GangState.WAITING)
+        query = sa.select(_gangs.c.run_id).where(*mine).order_by(_gangs.c.submitted_at, _gangs.c.run_id)
+        with self.reading() as connection:
+            return list(connection.execute(query).scalars())
+
     def gangs(self, pool: str, states: Collection[GangState] | None = None) -> list[Gang]:
         """Gangs of `pool` in `states` (all if None), first submitted first."""
         query = sa.select(*GANG_COLUMNS).where(_gangs.c.pool == pool).order_by(_gangs.c.submitted_at, _gangs.c.run_id)

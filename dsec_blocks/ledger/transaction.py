@@ -35,6 +35,7 @@ Observe = Callable[[str, float, bool], None]
 
 class _Open(threading.local):
     connection: sa.Connection | None = None
+    reading: sa.Connection | None = None
     fence: Fence | None = None
 
 
@@ -43,6 +44,7 @@ class Transactions:
 
     Thread-safe. Either may be entered inside an open `transaction` of the same thread and then is part of it, so a
     caller can make several calls one commit; a call that fails inside is undone alone if the caller catches its error.
+    What is read inside an open `reading` is of its state.
     """
 
     observe: Observe | None = None
@@ -96,11 +98,18 @@ class Transactions:
         if self._open.connection is not None:
             yield self._open.connection
             return
+        if self._open.reading is not None:
+            yield self._open.reading
+            return
         with self._explained("read"), self._engine.connect() as connection:
             if self._engine.dialect.name == "postgresql":
                 # Its default gives each statement a state of its own; SQLite's transactions keep the first.
                 connection = connection.execution_options(isolation_level="REPEATABLE READ")
-            yield connection.execution_options(dsec_read_only=True)
+            self._open.reading = connection.execution_options(dsec_read_only=True)
+            try:
+                yield self._open.reading
+            finally:
+                self._open.reading = None
 
     @contextmanager
     def _joined(self, connection: sa.Connection, fence: Fence | None) -> Iterator[sa.Connection]:

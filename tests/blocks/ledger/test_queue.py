@@ -1,5 +1,6 @@
 """Runs that wait are remembered, brought up to date, and never lose their place."""
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -134,3 +135,21 @@ def test_a_gang_that_backs_off_says_until_when(ledger: Ledger, fence: Fence, clo
     gang = known(ledger, "a")
     assert gang.not_before == clock.now() + 60
     assert gang.outcome == {"kind": "failed-start", "message": "image not found"}
+
+
+def test_those_who_wait_are_listed_first_submitted_first(ledger: Ledger, fence: Fence) -> None:
+    ledger.enqueue(fence, [waiting("late", submitted_at=20), waiting("early", submitted_at=10)])
+    running(ledger, fence, "runs", "n1/0")
+
+    assert ledger.waiting(POOL) == ["early", "late"]
+
+
+def test_what_is_read_inside_a_reading_is_of_one_state(ledger: Ledger, fence: Fence) -> None:
+    with ledger.reading():
+        assert ledger.gang("a") is None
+        with ThreadPoolExecutor(1) as another:
+            another.submit(ledger.enqueue, fence, [waiting("a")]).result()
+        assert ledger.gang("a") is None
+        assert ledger.states(["a"]) == {}
+
+    assert known(ledger, "a").state is GangState.WAITING

@@ -9,10 +9,10 @@ from benchmarks.cycle_live import loop_of
 from dsec_blocks.ledger import Fence, Ledger
 from dsec_blocks.model.errors import LedgerUnreachable
 from dsec_blocks.model.gangs import GangState
-from dsec_workers.lifecycle import mirror
+from dsec_workers.lifecycle import mirror, reasons
 from dsec_workers.lifecycle.loop import Loop, evict_everything
 from dsec_workers.scheduling import Policy
-from tests.blocks.ledger.gangs import POOL, admitted, known, running, waiting
+from tests.blocks.ledger.gangs import LATER, POOL, admitted, known, running, waiting
 from tests.fixtures.clock import ManualClock
 from tests.workers.scheduling.world import node
 
@@ -93,3 +93,35 @@ async def test_a_drain_with_eviction_broke_off_when_the_ledger_was_away_for_a_mo
             ledger.leave(fence, "run", gang.attempt, {"kind": "evicted"})
             ledger.requeue(fence, "run", gang.attempt, evicted=True, infrastructure=False)
     assert known(ledger, "run").state is GangState.WAITING
+
+
+async def test_a_long_line_is_told_why_it_waits_once_a_second_and_nobody_in_it_is_left_out(
+    loop: Loop, ledger: Ledger, fence: Fence, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reasons, "LONG_LINE", 2)
+    running(ledger, fence, "holder", "n1/0", "n1/1")
+    ledger.enqueue(fence, [waiting("a"), waiting("b"), waiting("c")])
+    await loop.plan()
+    assert known(ledger, "c").reason_code is not None
+    ledger.enqueue(fence, [waiting("d")])
+    await loop.plan()
+    assert known(ledger, "d").reason_code is None
+    clock.advance(reasons.LONG_LINE_SECONDS)
+    with anyio.fail_after(60):
+        await loop.term.wake.wait(60.0)  # an alarm was set for it
+    await loop.plan()
+    assert known(ledger, "d").reason_code is not None
+
+
+async def test_what_was_not_bound_in_time_is_given_up_but_not_what_was_claimed_in_that_moment(
+    loop: Loop, ledger: Ledger, fence: Fence, clock: ManualClock
+) -> None:
+    gang = admitted(ledger, fence, "late", "n1/0")
+    await loop.carry()
+    assert begun(loop) == [("late", "claim")]
+    clock.advance(LATER)
+    await loop.carry()
+    assert begun(loop) == [("late", "expiry")]
+    ledger.claimed(fence, "late", gang.attempt, user_retries=None)
+    await loop._expire(gang)
+    assert known(ledger, "late").state is GangState.LAUNCHING

@@ -37,6 +37,8 @@ class AdmissionChecks:
         found: dict[str, Reason] = {}
         of_team: dict[str, Reason | None] = {}
         allowance = self.room.allowance
+        if not self.is_paused and not self.paused_queues and self.room.is_unlimited:
+            return found
         for gang in gangs:
             team = gang.team
             if team not in of_team:

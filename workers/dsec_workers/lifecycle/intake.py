@@ -271,15 +271,14 @@ class Intake:
 
     async def _look_for(self, term: Term, seen: set[str]) -> None:
         """Ask for the waiting gangs whose runs the sweep did not show; end those whose run is over or deleted."""
-        waiting = await term.read(term.ledger.gangs, term.pool, [GangState.WAITING])
-        missing = [gang for gang in waiting if gang.run_id not in seen]
-        found = await term.api.runs([gang.run_id for gang in missing]) if missing else {}
-        for gang in missing:
-            run = found.get(gang.run_id)
+        missing = [run_id for run_id in await term.read(term.ledger.waiting, term.pool) if run_id not in seen]
+        found = await term.api.runs(missing) if missing else {}
+        for run_id in missing:
+            run = found.get(run_id)
             if run is not None:
-                term.runs[run.id] = run
+                term.runs[run_id] = run
             if run is None or run.state.type != "SCHEDULED":
-                term.astray.add(gang.run_id)
+                term.astray.add(run_id)
 
     async def _read_ahead(self, term: Term) -> None:
         await _caught(self.deployments.read_ahead(term))

@@ -96,7 +96,7 @@ class Loop:
         reasons: dict[str, str] = {}
         if any(gang.state is GangState.EVICTING and key_of(gang) not in term.notices for gang in gangs.values()):
             reasons = {e.run_id: e.why for e in await term.read(term.ledger.evictions, term.pool)}
-        expired = {gang.run_id for gang in await term.read(term.ledger.expired, term.pool, term.steady())}
+        expired = {gang.run_id for gang in gangs.values() if has_expired(gang, term.steady())}
         for gang in gangs.values():
             if gang.resumes_at is not None and gang.run_id in expired:
                 await term.write(term.ledger.undo_admission, gang.run_id, gang.attempt + 1, why=_LATE)
@@ -195,6 +195,9 @@ class Loop:
             self.term.log.info("forgot %d gangs, %d decisions and %d wishes", gone.gangs, gone.decisions, gone.wishes)
 
     async def _expire(self, gang: Gang) -> None:
+        present = await self.term.gang(gang.run_id)
+        if present is None or present.attempt != gang.attempt or present.state is not GangState.RESERVED:
+            return  # it was claimed in that moment
         await claims.undo(self.term, gang, self.term.runs.get(gang.run_id) or await self.term.api.run(gang.run_id),
                           why="its reservation expired before it could start")  # fmt: skip
 
@@ -274,6 +277,12 @@ async def _evict_what_runs(loop: Loop) -> bool:
     if live:
         await term.write(term.ledger.evict, live, why=f"Evicted: worker {term.settings.holder} drains")
     return not under_way or (loop.api_away and not any(map(_has_processes, under_way)))
+
+
+def has_expired(gang: Gang, now: float) -> bool:
+    """Whether what is reserved for a gang that is under way, or that is to go on elsewhere, was not bound in time."""
+    waits_to_bind = gang.state is GangState.RESERVED or gang.resumes_at is not None
+    return waits_to_bind and gang.expires_at is not None and gang.expires_at <= now
 
 
 def _inventory(nodes: Sequence[Node]) -> list[tuple[str, int]]:

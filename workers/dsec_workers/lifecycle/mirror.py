@@ -40,10 +40,12 @@ class View:
     evicted_for: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """By waiting run: those that it was ever evicted for."""
 
+    begun: Mapping[str, Gang] = field(default_factory=dict)
+    """Of `gangs`, those that do not wait: a few, where the waiting may be thousands."""
+
     def under_way(self) -> list[Gang]:
         """Between waiting and ended, first submitted first."""
-        found = [gang for gang in self.gangs.values() if gang.state is not GangState.WAITING]
-        return sorted(found, key=_place)
+        return sorted(self.begun.values(), key=_place)
 
     def held(self) -> list[Holding]:
         """Every reservation."""
@@ -67,6 +69,7 @@ def view_of(reading: Reading) -> View:
         running=running,
         holdings={run_id: held for run_id, held in reading.holdings.items() if run_id in known},
         evicted_for={run_id: others for run_id, others in reading.evicted_for.items() if run_id in waits},
+        begun={gang.run_id: gang for gang in gangs if gang.state is not GangState.WAITING},
     )
 
 
@@ -150,13 +153,14 @@ def _with(view: View, news: Reading) -> View:
     changed = [gang for gang in news.gangs if _is_news(gang, view, news)]
     if not changed:
         return view
-    gangs, running = dict(view.gangs), dict(view.running)
+    gangs, running, begun = dict(view.gangs), dict(view.running), dict(view.begun)
     holdings, evicted_for = dict(view.holdings), dict(view.evicted_for)
     line = list(view.waiting)
     few = len(changed) * 64 < len(line)
     for gang in changed:
         run_id = gang.run_id
         before = gangs.pop(run_id, None)
+        begun.pop(run_id, None)
         running.pop(run_id, None)
         running.pop(run_id + COMING, None)
         holdings.pop(run_id, None)
@@ -166,7 +170,9 @@ def _with(view: View, news: Reading) -> View:
         if gang.state is GangState.ENDED:
             continue
         gangs[run_id] = gang
-        if gang.state is GangState.WAITING:
+        if gang.state is not GangState.WAITING:
+            begun[run_id] = gang
+        else:
             if run_id in news.evicted_for:
                 evicted_for[run_id] = news.evicted_for[run_id]
             if few:
@@ -180,7 +186,7 @@ def _with(view: View, news: Reading) -> View:
             running[record.run_id] = known_as if known_as == record else record
     if not few:
         line = sorted((gang for gang in gangs.values() if gang.state is GangState.WAITING), key=_place)
-    return View(gangs=gangs, waiting=line, running=running, holdings=holdings, evicted_for=evicted_for)
+    return View(gangs=gangs, waiting=line, running=running, holdings=holdings, evicted_for=evicted_for, begun=begun)
 
 
 def _is_news(gang: Gang, view: View, news: Reading) -> bool:

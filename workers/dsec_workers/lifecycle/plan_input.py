@@ -7,6 +7,7 @@ is made of them is made here, so that whoever only asks is answered what the lea
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
+from operator import attrgetter
 from typing import Any
 
 from dsec_blocks.ledger import Arrivals, Ledger
@@ -60,20 +61,21 @@ def facts_of(
     """What else the ledger knows, beside the gangs in `view`."""
     half_life, weights = policy.usage_half_life_seconds, policy.model_weights
     window = remembered_seconds(policy)
-    return Facts(
-        pool=pool,
-        now=now,
-        policy=policy,
-        nodes=nodes,
-        view=view,
-        teams=ledger.teams(pool),
-        usage=ledger.decayed_usage(pool, now, half_life_seconds=half_life, model_weights=weights),
-        shadows=ledger.shadows(pool),
-        orders=orders,
-        made_way=ledger.evicted_since(pool, now - window) if window else (),
-        arrivals=ledger.arrivals(pool),
-        failures=ledger.node_failures(pool, now),
-    )
+    with ledger.reading():
+        return Facts(
+            pool=pool,
+            now=now,
+            policy=policy,
+            nodes=nodes,
+            view=view,
+            teams=ledger.teams(pool),
+            usage=ledger.decayed_usage(pool, now, half_life_seconds=half_life, model_weights=weights),
+            shadows=ledger.shadows(pool),
+            orders=orders,
+            made_way=ledger.evicted_since(pool, now - window) if window else (),
+            arrivals=ledger.arrivals(pool),
+            failures=ledger.node_failures(pool, now),
+        )
 
 
 def remembered_seconds(policy: Policy) -> float:
@@ -116,12 +118,19 @@ def snapshot_of(facts: Facts, last: Snapshot | None = None) -> Snapshot:
     return last.apply(finished=slots.keys() - running.keys(), updated=changed, **others)
 
 
+_Entry = tuple[Gang, tuple[tuple[str, float], ...], float, QueuedGang, DataDistance]
+"""What a record was made of (the gang, and the seconds that data saves it), from when on it holds whatever the time,
+the record, and the data that it was last compared with."""
+_RUN_ID = attrgetter("run_id")
+FEW = 1000
+
+
 @dataclass
 class Line:
     """The waiting as the planner's records; kept from cycle to cycle, it makes only those anew that have changed."""
 
-    _known: dict[str, tuple[Gang, tuple[tuple[str, float], ...], float, QueuedGang]] = field(default_factory=dict)
-    """By run: what the record was made of, and from when on it holds whatever the time."""
+    _known: dict[str, _Entry] = field(default_factory=dict)
+    """By run; of some that wait no more, too."""
 
     def queue(
         self,
@@ -140,26 +149,36 @@ class Line:
         closed = {**checks.refusals(view.waiting), **refused}
         queue: list[QueuedGang] = []
         held: list[Hold] = []
-        known, self._known = self._known, {}
-        for gang in view.waiting:
-            run_id = gang.run_id
-            if run_id in closed:
-                held.append(Hold(run_id=run_id, reason=closed[run_id]))
-                continue
-            if run_id in left_out:
-                continue
-            inputs = gang.request.inputs
-            saved = data.seconds_saved(inputs) if inputs else ()
-            entry = known.get(run_id)
-            if entry is None or entry[0] is not gang or entry[1] != saved or entry[2] > now:
-                record = queued(gang, view.evicted_for.get(run_id, ()), saved, now=now)
-                holds_from = gang.eligible_at
-                if gang.not_before is not None:
-                    holds_from = max(holds_from, gang.not_before - LONGEST_PAUSE_SECONDS)
-                entry = (gang, saved, inf if holds_from > now else holds_from, record)
-            self._known[run_id] = entry
+        known = self._known
+        has_gaps = bool(closed or left_out)
+        # Everybody who waits, each round: whoever is as it was costs one look.
+        for gang, entry in zip(view.waiting, map(known.get, map(_RUN_ID, view.waiting)), strict=True):
+            if has_gaps:
+                run_id = gang.run_id
+                if run_id in closed:
+                    held.append(Hold(run_id=run_id, reason=closed[run_id]))
+                    continue
+                if run_id in left_out:
+                    continue
+            if entry is None or entry[0] is not gang or entry[2] > now or entry[4] is not data:
+                entry = known[gang.run_id] = _entry(gang, entry, view, data, now)
             queue.append(entry[3])
+        if len(known) > 2 * len(view.waiting) + FEW:
+            waits = set(map(_RUN_ID, view.waiting))
+            self._known = {run_id: entry for run_id, entry in known.items() if run_id in waits}
         return queue, held
+
+
+def _entry(gang: Gang, before: _Entry | None, view: View, data: DataDistance, now: float) -> _Entry:
+    inputs = gang.request.inputs
+    saved = data.seconds_saved(inputs) if inputs else ()
+    if before is not None and before[0] is gang and before[1] == saved and before[2] <= now:
+        return (*before[:4], data)
+    record = queued(gang, view.evicted_for.get(gang.run_id, ()), saved, now=now)
+    holds_from = gang.eligible_at
+    if gang.not_before is not None:
+        holds_from = max(holds_from, gang.not_before - LONGEST_PAUSE_SECONDS)
+    return (gang, saved, inf if holds_from > now else holds_from, record, data)
 
 
 def _is_known(slots: Mapping[str, int], before: Sequence[RunningGang | None], run_id: str, gang: RunningGang) -> bool:

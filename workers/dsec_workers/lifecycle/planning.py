@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
+from operator import attrgetter
 from typing import Protocol
 
-from dsec_blocks.ledger import ACTIVE, SHADOW, Inventory, PolicyRecord
+from dsec_blocks.ledger import ACTIVE, SHADOW, Inventory, Ledger, PolicyRecord
 from dsec_blocks.model.devices import Node
 from dsec_blocks.model.errors import InvalidRequest
 from dsec_blocks.model.gangs import Gang
@@ -25,6 +26,8 @@ from dsec_workers.scheduling.decisions import Hold, Plan
 from dsec_workers.scheduling.memory import Memory
 from dsec_workers.scheduling.policy import Policy
 from dsec_workers.scheduling.snapshot import QueuedGang, Snapshot
+
+_INPUTS = attrgetter("request.inputs")
 
 
 class Planner(Protocol):
@@ -89,7 +92,8 @@ class Planning:
         plan = await self._asked(term, snapshot, queue, now)
         spent = Spent(began=began, plan_seconds=term.clock.monotonic() - planned)
         recalling.wake_in_time(term, snapshot, plan, self.policy, now)
-        await term.write(term.ledger.put_shadows, [shadow.to_json() for shadow in plan.shadows])
+        if (shadows := [shadow.to_json() for shadow in plan.shadows]) != facts.shadows:
+            await term.write(term.ledger.put_shadows, shadows)
         started = [admit for admit in plan.admits if room.holds(gangs[admit.run_id], admit)]
         if len(started) < len(plan.admits):
             term.wake.ring()  # the next cycle tells the others why
@@ -123,7 +127,7 @@ class Planning:
 
     async def _look_for_data(self, term: Term, waiting: Sequence[Gang], now: float) -> None:
         """Know what the nodes' caches hold, if anybody who waits asks for data."""
-        if not any(gang.request.inputs for gang in waiting):
+        if not any(map(_INPUTS, waiting)):
             return
         found = await term.read(term.ledger.inventories, self.inventories)
         if believed(found, nodes=self.nodes, now=now) != self.data.believed:
@@ -132,8 +136,7 @@ class Planning:
 
     async def refresh(self, term: Term) -> None:
         """Take over the policy that somebody set meanwhile; one that cannot be read leaves the last in force."""
-        found = await term.read(term.ledger.policy, term.pool, role=ACTIVE)
-        shadow = await term.read(term.ledger.policy, term.pool, role=SHADOW)
+        found, shadow = await term.read(_policies, term.ledger, term.pool)
         self.policy = self._adopted(term, found, "policy", self.policy) or self.given
         self.shadow.policy = self._adopted(term, shadow, "shadow policy", self.shadow.policy)
         self.refreshed = True
@@ -161,3 +164,9 @@ class Planning:
             policy_version=str(record.version),
         )
         return policy
+
+
+def _policies(ledger: Ledger, pool: str) -> tuple[PolicyRecord | None, PolicyRecord | None]:
+    """The policy in force and the one in shadow, where somebody set them."""
+    with ledger.reading():
+        return ledger.policy(pool, role=ACTIVE), ledger.policy(pool, role=SHADOW)

@@ -4,7 +4,7 @@ Each write is a history row and an event, so a run is told anew when its reason'
 only when they moved by a fifth, and at most once a minute. Claims go first: this runs only when none is in flight.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 
@@ -23,6 +23,9 @@ WRITES_AT_ONCE = 2
 QUIET_SECONDS = 1.0
 LONGEST_YIELD_SECONDS = 10.0
 """Runs that arrive without pause must not keep the waiting in the dark for longer than this."""
+LONG_LINE, LONG_LINE_SECONDS = 1000, 1.0
+"""A line that is longer is told no oftener than that: everybody in it is looked at, and in a crowd that moves there
+are many rounds a second."""
 TRICKLE_SECONDS = 1.0
 """Between two rounds of reasons after that: in a crowd that moves, most of them have started before they are told."""
 
@@ -47,13 +50,18 @@ def waiting_message(gang: Gang, hold: Hold, *, now: float) -> str:
 async def tell(term: Term, refused: Sequence[Hold], held: Sequence[Hold], gangs: Mapping[str, Gang]) -> None:
     """Store the reasons in the ledger, and start writing the most important news to Prefect, the `refused` first."""
     now, monotonic = term.clock.now(), term.clock.monotonic()
+    if len(held) > LONG_LINE:
+        if monotonic - term.line_told_at < LONG_LINE_SECONDS:
+            if not term.line_is_due:
+                term.wake.at(now + LONG_LINE_SECONDS)
+            term.line_is_due = True
+            return
+        term.line_told_at, term.line_is_due = monotonic, False
     changed = {
-        hold.run_id: (str(hold.reason.code), sentence(hold, now))
-        for hold in chain(refused, held)
-        if (gang := gangs.get(hold.run_id)) is not None
-        and (gang.reason_code != hold.reason.code or _other_order(hold, gang.reason or ""))
+        hold.run_id: (str(hold.reason.code), sentence(hold, now)) for hold in _not_stored(chain(refused, held), gangs)
     }
-    await term.write(term.ledger.set_reasons, changed)
+    if changed:
+        await term.write(term.ledger.set_reasons, changed)
     busy = term.errands.lately("claim", QUIET_SECONDS) or monotonic - term.arrived_at() < QUIET_SECONDS
     room, term.yielding_since = room_for(busy, yielding_since=term.yielding_since, monotonic=monotonic)
     room -= term.errands.running("reason")
@@ -64,6 +72,18 @@ async def tell(term: Term, refused: Sequence[Hold], held: Sequence[Hold], gangs:
         told = term.told.get(hold.run_id)
         if is_news(hold, told, now=now, monotonic=monotonic):
             room -= term.errands.start(hold.run_id, "reason", _write, term, gangs[hold.run_id], hold)
+
+
+def _not_stored(holds: Iterable[Hold], gangs: Mapping[str, Gang]) -> Iterator[Hold]:
+    """Those of which the ledger has another reason. Everybody who waits is looked at, so it calls little for each."""
+    known, frozen = gangs.get, ReasonCode.ADMISSION_FROZEN
+    for hold in holds:
+        gang = known(hold[0])
+        if gang is None:
+            continue
+        code = hold[1].code
+        if gang.reason_code != code or (code is frozen and _other_order(hold, gang.reason or "")):
+            yield hold
 
 
 def room_for(busy: bool, *, yielding_since: float | None, monotonic: float) -> tuple[int, float | None]:

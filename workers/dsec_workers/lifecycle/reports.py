@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from dsec_blocks.ledger import Holding, Prefetch
@@ -17,6 +18,7 @@ from dsec_workers.prefect_api import ApiRefused, ApiUnavailable
 REPORT_KEY = "dsec-run-report"
 MOST_TRIES = 3
 """A report is never worth more than that."""
+READ_TOGETHER = 50
 _KNOWN_AFTERWARDS = ("placement", "fetch", "verify", "stall", "load")
 """Stages of a start that nobody has timed when it is over: the ledger tells them, or the flow does."""
 
@@ -24,23 +26,28 @@ _KNOWN_AFTERWARDS = ("placement", "fetch", "verify", "stall", "load")
 async def publish_run_reports(term: Term) -> None:
     """Publish the reports of the runs that ended, for as long as no claim waits for the same server."""
     while term.ended and not term.errands.running("claim"):
-        run_id, tries = next(iter(term.ended.items()))
-        del term.ended[run_id]
-        if not await publish_run_report(term, run_id, again=tries > 0) and tries + 1 < MOST_TRIES:
-            term.ended[run_id] = tries + 1
-            return  # the server has enough to do: after a pause
+        some = list(islice(term.ended.items(), READ_TOGETHER))
+        known = await term.read(term.ledger.named, [run_id for run_id, _ in some])
+        for run_id, tries in some:
+            del term.ended[run_id]
+            gang = known.get(run_id)
+            if gang is None:
+                continue
+            if not await _publish_run_report(term, gang, again=tries > 0) and tries + 1 < MOST_TRIES:
+                term.ended[run_id] = tries + 1
+                return  # the server has enough to do: after a pause
+            if term.errands.running("claim"):
+                return
 
 
-async def publish_run_report(term: Term, run_id: str, *, again: bool = False) -> bool:
+async def _publish_run_report(term: Term, gang: Gang, *, again: bool) -> bool:
     """Put the run report on the run's page; False if nobody knows whether it got there.
 
     The server makes a new artifact of each request, so after an answer that was lost the page is looked at before
     the report is sent `again`.
     """
-    gang = await term.read(term.ledger.gang, run_id)
-    if gang is None:
-        return True
-    prefetches = await term.read(term.ledger.prefetches_of, run_id)
+    run_id = gang.run_id
+    prefetches = await term.read(term.ledger.prefetches_of, run_id) if gang.request.inputs else []
     report = run_report(gang, prefetches, now=term.clock.now())
     for stage in start_split(gang, prefetches) if not again else ():
         if stage.seconds is not None and stage.name in _KNOWN_AFTERWARDS:

@@ -25,7 +25,8 @@ class RunLimits:
 
     def room(self, gangs: Iterable[Gang], allowance: Allowance | None = None) -> "Room":
         """What these limits, and the cluster's owners, leave beside the gangs that have begun and have not left."""
-        taken = Counter(gang.team for gang in gangs if gang.state in _COUNT)
+        is_limited = self.pool is not None or bool(self.queues)
+        taken = Counter(gang.team for gang in gangs if gang.state in _COUNT) if is_limited else Counter()
         return Room(limits=self, taken=taken, allowance=allowance)
 
 
@@ -35,8 +36,13 @@ class Room:
 
     limits: RunLimits
     taken: Counter[str] = field(default_factory=Counter)
-    """Runs by queue."""
+    """Runs by queue, where there are limits."""
     allowance: Allowance | None = None
+
+    @property
+    def is_unlimited(self) -> bool:
+        """Whether nobody limits anything."""
+        return self.limits.pool is None and not self.limits.queues and self.allowance is None
 
     def refusal(self, gang: Gang) -> Reason | None:
         """Why the gang may not be admitted, whatever is free: these limits, then the cluster's."""

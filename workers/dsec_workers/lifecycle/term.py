@@ -135,6 +135,10 @@ class Term:
     asked: Together = field(init=False)
     """Gangs that are to be read, together with others."""
     yielding_since: float | None = None
+    line_told_at: float = float("-inf")
+    """When a long line was last told why it waits (monotonic)."""
+    line_is_due: bool = False
+    """Whether it has been put off since."""
     published_map: list[dict[str, Any]] | None = None
     _began: tuple[float, float] = field(init=False)
 

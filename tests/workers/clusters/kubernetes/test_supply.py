@@ -3,6 +3,7 @@
 from typing import Any
 
 from dsec_blocks.gateways.clock import SystemClock
+from dsec_blocks.model.devices import Health
 from dsec_workers.clusters.kubernetes.manifest import jobs_of
 from dsec_workers.clusters.kubernetes.settings import KubernetesSettings
 from dsec_workers.clusters.kubernetes.supply import Supply
@@ -75,3 +76,22 @@ def test_our_own_gangs_take_from_a_node_only_what_their_requests_do_not_say() ->
     assert free(supply) == [8.0]
     supply.pod_changed(running, None)
     assert free(supply) == [8.0]
+
+
+def test_a_node_is_the_same_object_until_something_changes_what_it_offers() -> None:
+    supply = supply_of("n1")
+    (before,) = supply.nodes()
+    order = order_on(["n1"])
+    key, (member,) = order.key, order.placement.members
+    mine = {**pod_of(order, {}), "spec": {**pod_of(order, {})["spec"], "nodeName": "n1"}}
+    supply.hold(key, member)
+    supply.pod_changed(None, mine)
+    assert supply.nodes()[0] is before, "what our gangs take the ledger knows"
+    foreign = pod(container(gpus=1), node="n1", name="foreign")
+    supply.pod_changed(None, foreign)
+    (closed,) = supply.nodes()
+    assert [device.health for device in closed.devices].count(Health.FROZEN) == 1
+    supply.pod_changed(foreign, None)
+    supply.let_go(key, member)
+    supply.pod_changed(mine, None)
+    assert supply.nodes() == (before,)

@@ -89,7 +89,8 @@ class Namespaces:
 
     def allowance(self, gangs: Mapping[str, Gang], manifests: Mapping[str, Any]) -> Allowance | None:
         """What the rules leave, for one cycle; None where there are none."""
-        names = {self._namespace_of(manifests.get(run_id)) for run_id in gangs} | {self._settings.namespace}
+        mine = (manifest for run_id, manifest in manifests.items() if run_id in gangs)
+        names = {self._namespace_of(manifest) for manifest in mine} | {self._settings.namespace}
         rules = {name: found for name in sorted(names) if (found := self.rules(name)) is not None}
         if not rules:
             return None

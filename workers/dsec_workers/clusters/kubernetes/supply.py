@@ -16,7 +16,7 @@ from dsec_workers.clusters.kubernetes.mirror import key_of as object_key
 from dsec_workers.clusters.kubernetes.naming import key_of
 from dsec_workers.clusters.kubernetes.node_model import node_model, resource_of, why_closed
 from dsec_workers.clusters.kubernetes.occupancy import Requests, is_finished, node_of, taken_by_node
-from dsec_workers.clusters.kubernetes.resources import quantity
+from dsec_workers.clusters.kubernetes.resources import gpu_resource, quantity
 from dsec_workers.clusters.kubernetes.settings import KubernetesSettings
 from dsec_workers.clusters.protocol import GangKey
 from dsec_workers.scheduling.fleet import DeviceClass
@@ -44,6 +44,9 @@ class Supply:
         self._tainted: dict[str, dict[tuple[str, str], str]] = {}
         """node → by ResourceSlice, the tainted card there"""
         self._models: dict[str, Node] = {}
+        self._offers: dict[str, tuple[Object, Requests, list[str], Node]] = {}
+        """node → what that was worked out from (the node, foreign use, the places of our gangs if foreign use closes
+        others), and what it offers"""
         self._offered: frozenset[str] | None = None
         """The resources of all nodes, once somebody has asked for them."""
 
@@ -54,6 +57,7 @@ class Supply:
         name = (after or before or {})["metadata"]["name"]
         if after is None:
             self._nodes.pop(name, None)
+            self._offers.pop(name, None)
         else:
             self._nodes[name] = after
         self._models.pop(name, None)
@@ -196,20 +200,29 @@ class Supply:
             if key_of(pod) in holders and not is_finished(pod):
                 for resource, amount in more.items():
                     foreign[resource] = foreign.get(resource, quantity(0)) + amount
-        settings = self._settings
         held = [place for places in holders.values() for place in places]
-        model = node_model(
-            self._nodes[name],
-            foreign=foreign,
-            held=held,
-            tolerations=settings.tolerations,
-            topology_labels=settings.topology_labels,
-        )
+        model = self._offer(name, foreign, held)
         return _adjusted(
             model,
             frozen={place for key in self._closing.get(name, ()) for place in holders.get(key, ())},
             is_closed=self._penalties.get(name, (0.0, 0.0))[0] > now or self._has_tainted(name) is not None,
         )
+
+    def _offer(self, name: str, foreign: Requests, held: list[str]) -> Node:
+        """What the node offers beside those; the same object as long as that follows from the same."""
+        node, settings = self._nodes[name], self._settings
+        closing = held if any(gpu_resource(resource) for resource, amount in foreign.items() if amount) else []
+        known = self._offers.get(name)
+        if known is None or known[0] is not node or known[1] != foreign or known[2] != closing:
+            model = node_model(
+                node,
+                foreign=foreign,
+                held=held,
+                tolerations=settings.tolerations,
+                topology_labels=settings.topology_labels,
+            )
+            known = self._offers[name] = (node, foreign, closing, model)
+        return known[3]
 
     def _has_tainted(self, node: str) -> str | None:
         return next(iter(self._tainted.get(node, {}).values()), None)
