@@ -29,7 +29,7 @@ from dsec_workers.lifecycle.plan_input import Line, facts_of, snapshot_of
 from dsec_workers.lifecycle.records import NOBODY_ARRIVED, queued, seen
 from dsec_workers.lifecycle.rules import active_policy
 from dsec_workers.scheduling.cycle import plan
-from dsec_workers.scheduling.decisions import Admit, Hold, Plan, Shadow
+from dsec_workers.scheduling.decisions import Admit, Hold, Plan, Recall, Shadow
 from dsec_workers.scheduling.policy import Policy
 from dsec_workers.scheduling.snapshot import QueuedGang, Snapshot, build_snapshot
 
@@ -83,6 +83,8 @@ class Answer:
     """Until when it might stay, if it passed the head of the line on condition."""
     unknown: tuple[str, ...] = ()
     """What the leader would heed beside this, and nobody here can tell."""
+    recalls: tuple[Recall, ...] = ()
+    """Who would be told to leave for it while it waits."""
 
 
 def present(ledger: Ledger, pool: str, *, now: float, checks: Mapping[str, Any] | None = None) -> Present:
@@ -186,6 +188,7 @@ def what_if(present: Present, gang: Gang) -> Answer:
         shadow=next((shadow for shadow in result.shadows if shadow.run_id == gang.run_id), None),
         conditional_until=result.conditional.get(gang.run_id) if admit is not None else None,
         unknown=present.unknown,
+        recalls=tuple(recall for recall in result.recalls if recall.for_run == gang.run_id),
     )
 
 

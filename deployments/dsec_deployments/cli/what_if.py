@@ -88,7 +88,7 @@ def told(label: str, answer: Answer, present: Present) -> dict[str, Any]:
         "later_on": list(answer.shadow.devices) if answer.shadow else [],
         "evicts": [
             {"run_id": victim.run_id, "run": present.names.get(victim.run_id, ""), "cost_device_seconds": victim.cost}
-            for victim in (admit.victims if admit else ())
+            for victim in (admit.victims if admit else answer.recalls)
         ],
         "waits_for": list(admit.waits_for) if admit else [],
         "may_stay_seconds": None
@@ -172,17 +172,24 @@ def _print(request: GangRequest, team: str, data: list[dict[str, Any]], answers:
             console.print(f"{lead}it would wait{place}{about}: {answer['why']}", markup=False)
             if answer["later_on"]:
                 console.print(f"  then on {', '.join(answer['later_on'])}", markup=False)
+            _print_victims(answer)
             continue
         promised = answer["evicts"] or answer["waits_for"]
         console.print(f"{lead}it would {'be promised devices' if promised else 'start'} at once: {answer['why']}")
         for member in answer["where"]:
             console.print(f"  on {member['node']}: {', '.join(member['devices']) or 'no device'}", markup=False)
-        for victim in answer["evicts"]:
-            name = victim["run"] or victim["run_id"]
-            cost = f"{victim['cost_device_seconds']:,.0f} device-seconds"
-            console.print(f"  evicts {name} ({victim['run_id'][:8]}), at a cost of {cost}", markup=False)
+        _print_victims(answer)
         for run_id in answer["waits_for"]:
             console.print(f"  once {run_id} has left", markup=False)
         if answer["may_stay_seconds"] is not None:
             stay = format_duration(answer["may_stay_seconds"])
             console.print(f"  on condition: the head of the line may evict it after {stay}", markup=False)
+
+
+def _print_victims(answer: dict[str, Any]) -> None:
+    from dsec_deployments.cli.output import console
+
+    for victim in answer["evicts"]:
+        name = victim["run"] or victim["run_id"]
+        cost = f"{victim['cost_device_seconds']:,.0f} device-seconds"
+        console.print(f"  evicts {name} ({victim['run_id'][:8]}), at a cost of {cost}", markup=False)

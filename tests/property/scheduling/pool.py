@@ -67,6 +67,8 @@ class Pool:
             if not self.running[admit.run_id].promised:
                 self.started.setdefault(admit.run_id, self.now)
         for recall in result.recalls:
+            if not recall.passed:
+                self.pairs.add((recall.for_run, recall.run_id))
             self._set(replace(self.running[recall.run_id], evicting=True, evicting_for=recall.for_run))
         for growth in result.growths:
             self._goes_on(growth.run_id, growth.placement, for_run=growth.run_id)

@@ -11,11 +11,12 @@ import pytest
 from dsec_blocks.model.devices import Device, Node
 from dsec_blocks.model.gangs import Gang, GangState, MemberPlacement, Placement
 from dsec_blocks.model.requests import GangRequest
-from dsec_deployments.foresight import present
+from dsec_deployments.cli.what_if import told
+from dsec_deployments.foresight import present, what_if
 from dsec_workers.clusters.protocol import GangKey
-from dsec_workers.lifecycle import cancellations, incidents
+from dsec_workers.lifecycle import cancellations, incidents, recalling
 from dsec_workers.lifecycle.recalling import reason
-from dsec_workers.scheduling.decisions import Recall
+from dsec_workers.scheduling.decisions import Plan, Recall
 from dsec_workers.scheduling.policy import Policy
 from tests.fixtures.clock import ManualClock
 from tests.fixtures.ledgers import new_ledger
@@ -98,6 +99,69 @@ async def test_when_the_head_is_cancelled_a_recall_that_was_not_answered_is_take
     assert known.state is (GangState.EVICTING if answered else GangState.RUNNING)
     assert [each.run_id for each in ledger.evictions(POOL)] == (["passer"] if answered else [])
     assert ledger.check(POOL) == []
+    ledger.close()
+
+
+@pytest.mark.parametrize("one_ended", [False, True])
+async def test_those_that_give_way_by_priority_to_a_gang_without_cards_are_told_all_or_none(
+    tmp_path: Path, one_ended: bool
+) -> None:
+    ledger = new_ledger(tmp_path / "ledger.db", clock=ManualClock(NOW))
+    fence = ledger.take_lease(POOL, "leader", seen=None)
+    assert fence is not None
+    ledger.enqueue(fence, [replace(gang(name), request=GangRequest(cpus=1.0)) for name in ("v1", "v2", "head")])
+    for name in ("v1", "v2"):
+        attempt = ledger.admit(
+            fence, name, Placement(members=(MemberPlacement(node="n1"),)), expires_at=NOW + 60
+        ).attempt
+        ledger.claimed(fence, name, attempt, user_retries=None)
+        ledger.started(fence, name, attempt, NOW)
+    planned = {name: ledger.gang(name) for name in ("v1", "v2", "head")}
+    if one_ended:
+        ledger.leave(fence, "v2", 1, {"kind": "exited", "at": NOW})
+        ledger.end(fence, "v2", 1, final_state="Completed")
+    rung, notices, entries = [], [], []
+
+    async def read(method: Any, *args: Any) -> Any:
+        return method(*args)
+
+    async def write(method: Any, *args: Any, **named: Any) -> Any:
+        return method(fence, *args, **named)
+
+    term: Any = SimpleNamespace(
+        ledger=ledger, read=read, write=write, wake=SimpleNamespace(ring=lambda: rung.append(True)),
+        decide=lambda *what, **_: entries.append(what),
+        errands=SimpleNamespace(start=lambda *what: notices.append(what[0])),
+    )  # fmt: skip
+    recalls = tuple(
+        Recall(run_id=name, for_run="head", start=NOW + 30, cost=0.0, passed=False) for name in ("v1", "v2")
+    )
+    await recalling.begin(term, Plan(recalls=recalls), planned)  # type: ignore[arg-type]
+    told = ledger.evictions(POOL)
+    if one_ended:
+        assert (told, notices, rung) == ([], [], [True])
+    else:
+        assert {(each.run_id, each.for_run, each.why) for each in told} == {
+            (name, "head", "Preempted by run head (team default, priority 0)") for name in ("v1", "v2")
+        }
+        assert notices == ["notice:v1", "notice:v2"] and entries == [("plan", "preempt")] * 4
+    ledger.close()
+
+
+def test_what_if_names_whom_a_gang_without_cards_would_have_leave(tmp_path: Path) -> None:
+    ledger = new_ledger(tmp_path / "ledger.db", clock=ManualClock(NOW))
+    fence = ledger.take_lease(POOL, "leader", seen=None)
+    assert fence is not None
+    ledger.put_nodes(fence, [replace(_node("n1"), cpus=8.0)])
+    ledger.enqueue(fence, [replace(gang("low"), request=GangRequest(cpus=6.0))])
+    attempt = ledger.admit(fence, "low", Placement(members=(MemberPlacement(node="n1"),)), expires_at=NOW + 60).attempt
+    ledger.claimed(fence, "low", attempt, user_retries=None)
+    ledger.started(fence, "low", attempt, NOW)
+    later = present(ledger, POOL, now=NOW + Policy().min_run_seconds)
+    asked = replace(gang("urgent"), request=GangRequest(cpus=4.0, priority=50))
+    answer = told("now", what_if(later, asked), later)
+    assert [(victim["run_id"], victim["cost_device_seconds"]) for victim in answer["evicts"]] == [("low", 0.0)]
+    assert not answer["starts"] and answer["starts_in_seconds"] == GangRequest().grace_seconds
     ledger.close()
 
 

@@ -91,7 +91,7 @@ class Admissions:
             victims=victims,
             resumptions=going_on,
             expires_at=term.steady() + max([0.0, *graces]) + term.settings.reservation_seconds,
-            why=_why(gang),
+            why=preempted_by(gang),
             costs={each.run_id: each.cost for each in _leaving(admit)},
             lifted=admit.run_id in plan.lifted,
             conditional_until=plan.conditional.get(admit.run_id),
@@ -110,7 +110,11 @@ class Admissions:
         for run_id, for_gang in told.items():
             victim = leaving.get(run_id)
             if victim is not None and victim.state is GangState.EVICTING:
-                why = _why(for_gang) if victim.resumes_at is None else resuming.why(victim, victim.resumes_at, for_gang)
+                why = (
+                    preempted_by(for_gang)
+                    if victim.resumes_at is None
+                    else resuming.why(victim, victim.resumes_at, for_gang)
+                )
                 if victim.resumes_at is not None:
                     resuming.tell(term, victim, why, policy_version=self.plan.policy_version)
                 term.errands.start(f"notice:{run_id}", "notice", evictions.notify, term, victim, why)
@@ -133,5 +137,6 @@ def _leaving(admit: Admit) -> Iterator[Victim | Move | Resize]:
     yield from _going_on(admit)
 
 
-def _why(gang: Gang) -> str:
+def preempted_by(gang: Gang) -> str:
+    """What its victims are told."""
     return f"Preempted by {gang.name} (team {gang.team}, priority {gang.request.priority})"

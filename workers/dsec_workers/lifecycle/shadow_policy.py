@@ -51,10 +51,12 @@ def differences(plan: Plan, shadow: Plan) -> dict[str, tuple[str, str]]:
             found[admit.run_id] = (OTHER_PLACE, f"on {nodes}")
     for run_id in real:
         found[run_id] = (HOLD, held.get(run_id, "not decided within this cycle"))
-    recalled = {recall.run_id: recall.for_run for recall in plan.recalls}
+    recalled = {recall.run_id: recall for recall in plan.recalls}
     for recall in shadow.recalls:
         if recalled.pop(recall.run_id, None) is None:
-            found[recall.run_id] = (RECALL, f"for {recall.for_run}, which it passed in line")
-    for run_id, head in recalled.items():
-        found[run_id] = (LET_STAY, f"does not call it back for {head}, which it passed in line")
+            how = ", which it passed in line" if recall.passed else ", by priority"
+            found[recall.run_id] = (RECALL, f"for {recall.for_run}{how}")
+    for run_id, recall in recalled.items():
+        how = ", which it passed in line" if recall.passed else ""
+        found[run_id] = (LET_STAY, f"does not call it back for {recall.for_run}{how}")
     return found

@@ -10,8 +10,9 @@ from math import inf
 
 import numpy as np
 
+from dsec_workers.scheduling.clearing import Clearing
 from dsec_workers.scheduling.cost import UNITS, overhead_seconds
-from dsec_workers.scheduling.decisions import Admit
+from dsec_workers.scheduling.decisions import Admit, Recall
 from dsec_workers.scheduling.fleet import Bools, Ints
 from dsec_workers.scheduling.making_way import evicted, moved, shrunk
 from dsec_workers.scheduling.options import How
@@ -73,6 +74,39 @@ class Attempts:
     def _kept_moved(self) -> None:
         for failures in (*self._no_room.values(), self._no_victims):
             failures.clear()
+
+    def clear(self, number: int, kind: GangClass) -> list[Recall]:
+        """Whom a gang that asks for no device, and fits nowhere, has told to leave; entered in the trial."""
+        trial = self.trial
+        if kind.leaving_for or self.preemptions >= trial.policy.max_preemptions or self.search_left <= 0:
+            return []
+        avoided = trial.avoided(kind, number, by_contract=False)
+        key = (kind.pool.label, kind.least, kind.request.priority, avoided, kind.evicted_for)
+        if key in self._no_victims:
+            return []
+        budget = min(trial.policy.search_budget, self.search_left)
+        search = Clearing(trial, kind, number, budget)
+        chosen = search.run()
+        self.search_left -= budget - max(0, search.budget.left)
+        if not chosen:
+            self._no_victims.add(key)
+            return []
+        self.preemptions += 1
+        for option in chosen:
+            trial.make_way(option, trial.held_by(option.slot))
+        trial.forget_answers()
+        start = self.reservations.keep_cleared(number, kind, avoided)
+        run_id, roster = trial.queue[number].run_id, trial.roster
+        return [
+            Recall(
+                run_id=roster.gang(option.slot).run_id,
+                for_run=run_id,
+                start=trial.now if start is None else start,
+                cost=option.cost / UNITS,
+                passed=False,
+            )
+            for option in chosen
+        ]
 
     # ---- in room ----------------------------------------------------------------------------------------------
 

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from dsec_blocks.model.requests import MAX_PRIORITY
 from dsec_workers.scheduling.attempts import Attempts, Effect
-from dsec_workers.scheduling.decisions import Admit, Hold, Plan, Resize, Shadow
+from dsec_workers.scheduling.decisions import Admit, Hold, Plan, Recall, Resize, Shadow
 from dsec_workers.scheduling.elastic import deal_surplus, grow
 from dsec_workers.scheduling.holds import Holds
 from dsec_workers.scheduling.memory import Memory
@@ -86,12 +87,14 @@ class _Cycle:
         self._take_over()
         self._admit_ordered()
         growths: list[Resize] = []
+        recalls: list[Recall] = []
         if self._admit_all():
+            recalls = self._clear()
             self.admits = deal_surplus(self.trial, self.admits, self._admitted)
             growths = grow(self.trial, self._somebody_waits)
             self.trial.forget_answers()
         heads = {number: self._class(number) for number in self.trial.keepers}
-        recalls = call_back(self.trial, self.slots, heads)
+        recalls += call_back(self.trial, self.slots, heads)
         refused = sorted(self.sorting.refused, key=lambda pair: (pair[0].submitted_at, pair[0].run_id))
         others = tuple(Hold(run_id=gang.run_id, reason=reason) for gang, reason in refused)
         holds = Holds(self.order, self.trial, self.screening).all(self._free_by_pool(), others)
@@ -180,6 +183,23 @@ class _Cycle:
             order.admitted(number, self._free_by_pool())
             self._reopen(kind, effect)
         return False
+
+    def _clear(self) -> list[Recall]:
+        """Those who ask for no device, and found no room, have others leave for them: the highest priority first."""
+        order, trial = self.order, self.trial
+        lacking = np.flatnonzero((order.need == 0) & order.remaining)
+        if not len(lacking):
+            return []
+        lowest = trial.roster.priority[trial.roster.movable].min(initial=MAX_PRIORITY)
+        asking = [
+            (-kind.request.priority, self.queue[number].submitted_at, self.queue[number].run_id, number)
+            for place in lacking.tolist()
+            if (kind := self.classes[place]).request.priority > lowest
+            and kind.backing_off_until is None
+            and trial.beside.counts(kind.least)
+            for number in [int(order.head[place])]
+        ]
+        return [recall for *_, number in sorted(asking) for recall in self.attempts.clear(number, self._class(number))]
 
     def _worth_a_look(self) -> bool:
         return self.refusals == PATIENCE and (not self.admits or int(np.count_nonzero(self.order.open)) > FEW)

@@ -114,15 +114,19 @@ class Shadow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recall:
-    """A passer is to leave now, so that the head of line `for_run` can start at `start`; cost in device-seconds.
+    """A gang is to leave now, so that `for_run`, which waits, can start at `start`; cost in device-seconds.
 
-    Nobody is admitted for it: the head's other devices are still held, by gangs whose contracts end in time.
+    It passed that head of line on condition, or gives way by priority to a gang that asks for no device. Nobody is
+    admitted for it: the head's other devices are still held, by gangs whose contracts end in time; and what a gang
+    without devices waits for is kept for it until it is there.
     """
 
     run_id: str
     for_run: str
     start: float
     cost: float
+    passed: bool = True
+    """Whether it passed that gang on condition; else it gives way by priority, with all others that do so for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +139,7 @@ class Plan:
     growths: tuple[Resize, ...] = ()
     """Running elastic gangs that grow into what nobody else needs."""
     recalls: tuple[Recall, ...] = ()
-    """Passers that are told to leave for the head of line, which starts later."""
+    """Who is told to leave for a gang that is admitted later."""
     lifted: tuple[str, ...] = ()
     """Gangs admitted by the one lift of time sharing: their attained time counts anew."""
     policy_version: str = ""

@@ -6,6 +6,7 @@ from math import inf
 import numpy as np
 
 from dsec_blocks.model.reasons import Reason, ReasonCode
+from dsec_blocks.model.requests import GangRequest
 from dsec_workers.scheduling import reasons
 from dsec_workers.scheduling.decisions import Hold
 from dsec_workers.scheduling.fleet import Bools, Ints
@@ -81,6 +82,8 @@ class Holds:
         """The first reason of the closed set that applies as the cycle ends."""
         trial, request, shape = self.trial, kind.request, kind.least
         if request.devices == 0:
+            if kind.leaving_for and not fits_now(trial, number, kind):
+                return self._waits_for_victims(number, request)
             if kind.backing_off_until is not None and fits_now(trial, number, kind):
                 return reasons.backing_off(kind.backing_off_until, trial.now)
             starts = [trial.kept[index].start for index in trial.avoided(kind, number)]
@@ -93,12 +96,15 @@ class Holds:
         if not trial.quota_allows(kind, shape.total):
             return self._beyond_limits(kind)
         if kind.leaving_for and not room:
-            run_id = self.order.queue[number].run_id
-            count = sum(gang.evicting_for == run_id for gang in self.trial.snapshot.gangs() if gang.evicting)
-            return reasons.waits_for_victims(request, count)
+            return self._waits_for_victims(number, request)
         if room and kind.backing_off_until is not None:
             return reasons.backing_off(kind.backing_off_until, self.trial.now)
         return self._lacking(number, kind, trial.avoided(kind, number))
+
+    def _waits_for_victims(self, number: int, request: GangRequest) -> Reason:
+        run_id = self.order.queue[number].run_id
+        count = sum(gang.evicting_for == run_id for gang in self.trial.snapshot.gangs() if gang.evicting)
+        return reasons.waits_for_victims(request, count)
 
     def _beyond_limits(self, kind: GangClass) -> Reason:
         """Its team, or its person, would hold too much."""

@@ -52,6 +52,24 @@ class Reservations:
         start = shadow.start if whole else -inf  # late by definition: looked for again
         self._keep(number, kind, (start, nodes, devices), shadow.since)
 
+    def keep_cleared(self, number: int, kind: GangClass, avoided: tuple[int, ...]) -> float | None:
+        """What gangs leave for one that asks for no device is for it alone; when it starts there, None: never.
+
+        The reservations in `avoided` bind it. The others are looked at again, as is what it was kept before.
+        """
+        trial = self.trial
+        others = [trial.kept[index] for index in avoided]
+        found = trial.beside.earliest(kind.least, trial.open_nodes, trial.load, others, trial.against)
+        if found is None:
+            return None
+        mine = [keep for keep in trial.kept if keep.number == number]
+        trial.kept = [keep for keep in trial.kept if keep.number != number]
+        since = min((keep.since for keep in mine), default=trial.now)
+        self._keep(number, kind, (found[0], found[1].nodes, np.empty(0, np.int64)), since)
+        self.renew_all()
+        self.kept_moved()
+        return found[0]
+
     def pledge(self, number: int, kind: GangClass, devices: Ints) -> None:
         """Room that gangs leave for a waiting gang is for nobody else."""
         nodes = np.unique(self.trial.fleet.device_node[devices])

@@ -231,7 +231,7 @@ class Trial:
     def _overrules(self, kind: GangClass, devices: int, keep: Kept) -> bool:
         """Whether the class could evict the holder of what is kept, were it running already.
 
-        Who asks for no device evicts nobody, and goes before a head of line by base priority alone.
+        Who asks for no device evicts by base priority alone, and so goes before a head of line.
         """
         if not keep.request.evictable or keep.run_id in kind.evicted_for:
             return False
