@@ -7,7 +7,7 @@ does so entirely before or entirely after it.
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import NamedTuple
 
 import sqlalchemy as sa
@@ -37,6 +37,8 @@ class _Open(threading.local):
     connection: sa.Connection | None = None
     reading: sa.Connection | None = None
     fence: Fence | None = None
+    points: list[str] | None = None
+    """The fault points of the writes that are one commit so far."""
 
 
 class Transactions:
@@ -75,6 +77,10 @@ class Transactions:
         `any_revision` allows), `LedgerUnreachable` or `LedgerError` if the database fails.
         """
         if self._open.connection is not None:
+            if self._open.points is not None and fence == self._open.fence:
+                self._open.points.append(at)
+                yield self._open.connection
+                return
             with self._joined(self._open.connection, fence) as connection:
                 yield connection
             return
@@ -91,6 +97,26 @@ class Transactions:
                     connection.commit()
             finally:
                 self._open.connection = self._open.fence = None
+
+    @contextmanager
+    def together(self, fence: Fence) -> Iterator[None]:
+        """Make the writes of `fence` in the body one commit, at the fault points of all of them.
+
+        All or nothing: one that fails undoes the others, whoever catches its error. Raises what `transaction` raises.
+        """
+        with self._explained("write"), self._writer, self._engine.connect() as connection:
+            points: list[str] = []
+            self._open.connection, self._open.fence, self._open.points = connection, fence, points
+            try:
+                connection.begin()
+                _compare(connection, fence)
+                yield
+                with ExitStack() as stack:
+                    for at in points:
+                        stack.enter_context(fault_point(at))
+                    connection.commit()
+            finally:
+                self._open.connection = self._open.fence = self._open.points = None
 
     @contextmanager
     def reading(self) -> Iterator[sa.Connection]:

@@ -38,14 +38,14 @@ class Site:
         self.writes = 0
         metrics = SimpleNamespace(started=lambda *_: None, handed_over=lambda _: None)
         self.term: Any = SimpleNamespace(
-            pool=POOL, fence=fence, ledger=ledger, cluster=self, metrics=metrics, groups={}, admitted_at={},
+            pool=POOL, fence=fence, ledger=ledger, cluster=self, metrics=metrics, decisions=[], admitted_at={},
             noticed_at={}, notices={}, stopped_for={}, leaving_soon=set(), ring=lambda: None,
             decide=lambda stage, _, *, run_id, **__: self.told.append((stage, run_id)),
             forget_attempt=self.forgotten.append,
         )  # fmt: skip
-        for name in ("read", "write", "mark", "gang", "_named"):
+        for name in ("read", "write", "mark", "gang", "_named", "_mark", "_logged"):
             setattr(self.term, name, partial(getattr(Term, name), self.term))
-        self.term.asked = Together(self.term._named)
+        self.term.marks, self.term.asked = Together(self.term._mark), Together(self.term._named)
         ledger.observe = self._count
 
     def _count(self, kind: str, _seconds: float, _failed: bool) -> None:

@@ -120,7 +120,10 @@ async def test_the_others_are_written_if_the_one_who_writes_is_cancelled() -> No
     assert disk.batches == [["a"], ["b"]]
 
 
-async def test_a_mark_was_lost_when_another_was_cancelled_while_both_were_written() -> None:
+async def test_a_mark_was_lost_when_another_was_cancelled_while_both_were_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(together, "LONGEST_LINGER_SECONDS", together.LINGER_SECONDS)
     disk = Disk()
     writer = Together(disk.write)
     found: list[str] = []
@@ -164,3 +167,27 @@ async def test_what_comes_in_quick_succession_is_written_together_though_no_writ
             group.start_soon(writer.add, (number,))
             await anyio.lowlevel.checkpoint()
     assert len(batches) == 2 and sum(batches) == 50, "those that are there at once, and all that came within a second"
+
+
+async def test_a_mark_after_a_single_one_of_another_kind_does_not_wait_for_a_crowd(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(together, "LINGER_SECONDS", 3600.0)
+    batches: list[list[str]] = []
+
+    async def write(marks: Sequence[str]) -> list[Any]:
+        batches.append(list(marks))
+        return [None] * len(marks)
+
+    writer = Together(write, kind_of=lambda mark: mark[0])
+    with anyio.fail_after(60):
+        for mark in ("claimed", "launched", "started"):
+            await writer.add(mark)
+        async with anyio.create_task_group() as group:
+            group.start_soon(writer.add, "started too")
+            await anyio.wait_all_tasks_blocked()
+            assert batches == [["claimed"], ["launched"], ["started"]], "another of the same kind may come"
+            group.start_soon(writer.add, "ended")
+            await anyio.wait_all_tasks_blocked()
+            group.cancel_scope.cancel()
+    assert len(batches) == 3

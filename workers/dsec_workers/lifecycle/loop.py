@@ -125,7 +125,7 @@ class Loop:
             await term.write(term.ledger.accrue, now, half_life_seconds=half_life)
         if self.planning.refreshed and self._due("prune", PRUNE_SECONDS):
             await self._prune(now)
-        await term.log_decisions()
+        await self._log_decisions()
 
     async def watch(self) -> None:
         """Take in the runs that events named."""
@@ -158,12 +158,17 @@ class Loop:
         if self.api_away or term.draining:
             return
         await self.planning.cycle(term, self.intake, view, orders)
-        await term.log_decisions()
+        await self._log_decisions()
         calm = not term.errands.lately("claim", QUIET_SECONDS)
         if term.ended and (calm or self._due("reports", LONGEST_YIELD_SECONDS)):
             term.errands.start("run reports", "report", reports.publish_run_reports, term)
         if self._due("map", term.settings.report_seconds):
             term.errands.start("pool map", "report", reports.publish_pool_map, term, self.planning.nodes, view.gangs)
+
+    async def _log_decisions(self) -> None:
+        """Write them down, unless marks that wait to be written take them along."""
+        if not self.term.marks.is_awaited:
+            await self.term.log_decisions()
 
     async def _view(self) -> View:
         """The pool's gangs as the ledger has them now."""

@@ -5,9 +5,11 @@ notice. What must survive is in the ledger, under the term's fence.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from operator import itemgetter
 from typing import Any, TypeVar
 
 import anyio
@@ -21,6 +23,7 @@ from dsec_blocks.model.notices import Notice
 from dsec_blocks.model.reasons import Reason
 from dsec_workers.clusters.protocol import Cluster, GangKey, Known
 from dsec_workers.lifecycle.errands import Errands
+from dsec_workers.lifecycle.marks import Mark, write_marks
 from dsec_workers.lifecycle.together import Together
 from dsec_workers.lifecycle.wakeups import Wake
 from dsec_workers.metrics import WorkerMetrics
@@ -124,14 +127,13 @@ class Term:
     left_alone: set[GangKey] = field(default_factory=set)
     """Gangs of a newer DSec on the cluster that the ledger knows nothing of, and of which the log tells already."""
     draining: bool = False
-    logging: anyio.Lock = field(default_factory=anyio.Lock)
     decisions: list[Decision] = field(default_factory=list)
     ended: dict[str, int] = field(default_factory=dict)
     """Runs whose report is still to be published, each with how often that was tried."""
     last_words: set[GangKey] = field(default_factory=set)
     """Attempts that are over and whose last output may not have been shipped."""
-    groups: dict[Callable[..., Any], Together] = field(default_factory=dict)
-    """Marks that wait to be written with others, by the ledger's method."""
+    marks: Together = field(init=False)
+    """What waits to be written together: a ledger's method, and one gang's values for it."""
     asked: Together = field(init=False)
     """Gangs that are to be read, together with others."""
     yielding_since: float | None = None
@@ -143,7 +145,7 @@ class Term:
     _began: tuple[float, float] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.asked = Together(self._named)
+        self.marks, self.asked = Together(self._mark, kind_of=itemgetter(0)), Together(self._named)
         self._began = (self.clock.now(), self.clock.monotonic())
 
     def steady(self) -> float:
@@ -173,10 +175,25 @@ class Term:
 
         Raises what `method` answers for this gang if that is an error, and what it raises for all.
         """
-        if method not in self.groups:
-            self.groups[method] = Together(partial(self.write, method))
-        found: _T = await self.groups[method].add(values)
+        found: _T = await self.marks.add((method, values))
         return found
+
+    async def _mark(self, marks: Sequence[Mark]) -> list[Any]:
+        async with self._logged() as entries:
+            answers, is_logged = await self.read(write_marks, self.ledger, self.fence, marks, entries)
+            if not is_logged:
+                self.decisions[:0] = entries
+            return answers
+
+    @asynccontextmanager
+    async def _logged(self) -> AsyncIterator[list[Decision]]:
+        """The decisions put so far, which whoever takes them writes; they are put back if that fails."""
+        entries, self.decisions = self.decisions, []
+        try:
+            yield entries
+        except BaseException:
+            self.decisions[:0] = entries
+            raise
 
     def ring(self) -> None:
         """Something happened: both steps look again."""
@@ -228,10 +245,9 @@ class Term:
 
     async def log_decisions(self) -> None:
         """Write the decisions put since the last time."""
-        async with self.logging:
-            while batch := list(self.decisions):
-                await self.write(self.ledger.decide, batch)
-                del self.decisions[: len(batch)]
+        while self.decisions:
+            async with self._logged() as entries:
+                await self.write(self.ledger.decide, entries)
 
     def forget(self, run_id: str) -> None:
         """Drop what is remembered of a run that left the queue."""
