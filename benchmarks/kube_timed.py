@@ -9,7 +9,7 @@ from typing import Any
 LEDGER_METHODS = (
     "admit_all", "claimed_all", "launched_all", "started_all", "release_all", "leave_all", "requeue_all", "end_all",
     "timed_all", "decide", "gang", "gangs", "holders", "enqueue", "set_reasons", "put_nodes", "preemptors", "evictions",
-    "news", "whole", "expired", "states", "teams", "accrue",
+    "news", "whole", "states", "teams", "accrue",
 )  # fmt: skip
 
 

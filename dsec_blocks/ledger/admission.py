@@ -4,7 +4,7 @@ waiting → reserved (→ launching → running: `starting`), and back to waitin
 raised at each admission and named by every later step, so a step of an attempt that was undone meanwhile is refused.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import sqlalchemy as sa
 
@@ -13,7 +13,6 @@ from dsec_blocks.ledger.batch import AdmissionRequest
 from dsec_blocks.ledger.evictions import victims_of
 from dsec_blocks.ledger.reservations import Holder
 from dsec_blocks.ledger.resuming import Resumption
-from dsec_blocks.ledger.rows import GANG_COLUMNS, gangs_of
 from dsec_blocks.ledger.transaction import Fence, Transactions
 from dsec_blocks.model.errors import ReservationConflict
 from dsec_blocks.model.gangs import Gang, GangState, Placement
@@ -104,16 +103,3 @@ class Admission(Transactions):
             reservations.release(connection, [mine], now=now, written=[run_id])
             prefetches.withdraw(connection, [(run_id, attempt)], now=now)
             return victims_of(connection, run_id)
-
-    def expired(
-        self, pool: str, now: float, states: Collection[GangState] = frozenset({GangState.RESERVED})
-    ) -> list[Gang]:
-        """Gangs in `states` whose reservation was not bound in time; the caller undoes their admissions.
-
-        Those that leave and have not gone on in time where they were to (`resumes_at`) are among them in any case.
-        """
-        asked = sa.or_(_gangs.c.state.in_(sorted(states)), _gangs.c.resumes_at.is_not(None))
-        late = (_gangs.c.pool == pool, asked, _gangs.c.expires_at <= now)
-        with self.reading() as connection:
-            query = sa.select(*GANG_COLUMNS).where(*late).order_by(_gangs.c.expires_at, _gangs.c.run_id)
-            return gangs_of(connection.execute(query))

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -66,23 +67,28 @@ class Changes(Transactions):
 
 def change_number(connection: sa.Connection, pool: str) -> int:
     """The number of the pool's transaction, of the one that is open if there is one; 0 before the first."""
-    query = sa.select(schema.leases.c.changes).where(schema.leases.c.pool == pool)
-    return connection.execute(query).scalar_one_or_none() or 0
+    number: int | None = connection.execute(_number(pool)).scalar_one_or_none()
+    return number or 0
+
+
+def _number(pool: str) -> sa.Select[Any]:
+    return sa.select(schema.leases.c.changes).where(schema.leases.c.pool == pool)
 
 
 def _whole(connection: sa.Connection, pool: str) -> Reading:
+    number, alive = _standing(connection, pool)
     gangs = _read(connection, _gangs.c.pool == pool, _gangs.c.state.in_(sorted(ALIVE)))
     held: dict[str, list[Holding]] = defaultdict(list)
     expiring = {gang.run_id: gang.expires_at for gang in gangs}
     for holding in holdings(connection, schema.reservations.c.pool == pool, expiring=expiring):
         held[holding.run_id].append(holding)
     return Reading(
-        number=change_number(connection, pool),
+        number=number,
         gangs=gangs,
         holdings={run_id: tuple(each) for run_id, each in held.items()},
         evicting_for=_evicting_for(connection, _evictions.c.pool == pool),
         evicted_for=evicted_for(connection, _evictions.c.pool == pool),
-        alive=_alive(connection, pool),
+        alive=alive,
     )
 
 
@@ -98,13 +104,14 @@ def _news(connection: sa.Connection, pool: str, since: int) -> Reading:
         evicting_for |= _evicting_for(connection, _evictions.c.run_id.in_(some))
     for some in chunks([gang.run_id for gang in gangs if gang.state is GangState.WAITING and gang.attempt]):
         found |= evicted_for(connection, _evictions.c.run_id.in_(some))
+    number, alive = _standing(connection, pool)
     return Reading(
-        number=change_number(connection, pool),
+        number=number,
         gangs=gangs,
         holdings={run_id: tuple(each) for run_id, each in held.items()},
         evicting_for=evicting_for,
         evicted_for=found,
-        alive=_alive(connection, pool),
+        alive=alive,
     )
 
 
@@ -119,7 +126,9 @@ def _evicting_for(connection: sa.Connection, which: sa.ColumnElement[bool]) -> d
     return {row.run_id: row.for_run for row in connection.execute(query)}
 
 
-def _alive(connection: sa.Connection, pool: str) -> int:
+def _standing(connection: sa.Connection, pool: str) -> tuple[int, int]:
+    """The number of the pool's transaction as `change_number` has it, and how many gangs have not ended."""
     alive = (_gangs.c.pool == pool, _gangs.c.state.in_(sorted(ALIVE)))
-    query = sa.select(sa.func.count()).select_from(_gangs).where(*alive)
-    return int(connection.execute(query).scalar_one())
+    count = sa.select(sa.func.count()).select_from(_gangs).where(*alive).scalar_subquery()
+    number, standing = connection.execute(sa.select(_number(pool).scalar_subquery(), count)).one()
+    return number or 0, standing

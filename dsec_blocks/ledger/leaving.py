@@ -5,7 +5,7 @@ onwards to where it is to go on (`resuming`).
 finds the row and writes it.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -82,9 +82,10 @@ class Leaving(Transactions):
         now = self._clock.now()
         with self.transaction(at="ledger.requeue", fence=fence) as connection:
             all_back = [Back(*each) for each in back]
-            failed = [(each.run_id, each.attempt) for each in all_back if each.infrastructure]
+            failed = {(each.run_id, each.attempt) for each in all_back if each.infrastructure}
             if failed:
-                node_failures.count(connection, fence.pool, failed, now=now)
+                alive = _alive(connection, [run_id for run_id, _ in failed])
+                node_failures.count(connection, fence.pool, _leaving(alive, failed), now=now)
             going_on = resuming.on_their_way(connection, [each.run_id for each in all_back])
             return [_requeue(connection, each, goes_on=each.run_id in going_on, now=now) for each in all_back]
 
@@ -100,8 +101,8 @@ class Leaving(Transactions):
             going_on = {gang.run_id: gang.attempt for gang in alive if gang.resumes_at is not None}
             over = [run_id for run_id, attempt, _ in ends if going_on.get(run_id) == attempt]
             resuming.give_up(connection, over, now=now)
-            lost = {gang.run_id for gang in alive if gang.outcome.get("kind") in ALWAYS_THE_MACHINE}
-            if failed := [(run_id, attempt) for run_id, attempt, _ in ends if run_id in lost]:
+            lost = [gang for gang in alive if gang.outcome.get("kind") in ALWAYS_THE_MACHINE]
+            if failed := _leaving(lost, {(run_id, attempt) for run_id, attempt, _ in ends}):
                 node_failures.count(connection, fence.pool, failed, now=now)
             telling = {run_id for run_id, _, state in ends if state not in durations.SAY_NOTHING}
             before = [gang for gang in alive if gang.run_id in telling]
@@ -118,6 +119,11 @@ def _alive(connection: sa.Connection, run_ids: Sequence[str]) -> list[Gang]:
         query = sa.select(*GANG_COLUMNS).where(_gangs.c.run_id.in_(some), _gangs.c.state != GangState.ENDED)
         found += gangs_of(connection.execute(query).all())
     return found
+
+
+def _leaving(gangs: Iterable[Gang], attempts: Collection[tuple[str, int]]) -> list[Gang]:
+    """Those of the gangs of whom one of the (run, attempt) is leaving: who has left that state has been counted."""
+    return [gang for gang in gangs if gang.state is GangState.LEAVING and (gang.run_id, gang.attempt) in attempts]
 
 
 def _known(connection: sa.Connection, run_ids: Collection[str]) -> dict[str, Any]:

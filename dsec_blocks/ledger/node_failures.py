@@ -5,17 +5,17 @@ it is and how it fades.
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 import sqlalchemy as sa
 
 from dsec_blocks.ledger import schema
-from dsec_blocks.ledger.rows import GANG_COLUMNS, chunks, gangs_of, upsert
+from dsec_blocks.ledger.rows import upsert
 from dsec_blocks.ledger.transaction import Transactions
-from dsec_blocks.model.gangs import GangState
+from dsec_blocks.model.gangs import Gang
 from dsec_blocks.model.node_failures import HALF_LIFE_SECONDS, blamed, decayed
 
-_rows, _gangs = schema.node_failures, schema.gangs
+_rows = schema.node_failures
 
 DROPPED_SECONDS = 20 * HALF_LIFE_SECONDS
 """Rows that are older are dropped when the next failure is counted."""
@@ -36,19 +36,14 @@ def read(connection: sa.Connection, pool: str, now: float) -> dict[str, float]:
     return {row.node: left for row in rows if (left := decayed(row.weight, row.at, now))}
 
 
-def count(connection: sa.Connection, pool: str, attempts: Sequence[tuple[str, int]], *, now: float) -> None:
-    """These (run, attempt) are leaving after a failure of the machine; the caller's fence keeps others from counting.
-
-    Call it before they leave the state `leaving`: who has left it has been counted.
-    """
+def count(connection: sa.Connection, pool: str, leaving: Iterable[Gang], *, now: float) -> None:
+    """These are in state `leaving` after a failure of the machine; the caller's fence keeps others from counting."""
     more: dict[str, float] = defaultdict(float)
-    for some in chunks(sorted({run_id for run_id, _ in attempts})):
-        leaving = (_gangs.c.run_id.in_(some), _gangs.c.state == GangState.LEAVING)
-        for gang in gangs_of(connection.execute(sa.select(*GANG_COLUMNS).where(*leaving)).all()):
-            if (gang.run_id, gang.attempt) in attempts and gang.placement is not None:
-                failed_before = gang.infrastructure_restarts
-                for node, weight in blamed(gang.placement, gang.outcome, failed_before=failed_before).items():
-                    more[node] += weight
+    for gang in leaving:
+        if gang.placement is not None:
+            failed_before = gang.infrastructure_restarts
+            for node, weight in blamed(gang.placement, gang.outcome, failed_before=failed_before).items():
+                more[node] += weight
     if not more:
         return
     before = read(connection, pool, now)

@@ -9,6 +9,7 @@ import time
 import pytest
 
 from dsec_blocks.model.gangs import GangState
+from dsec_workers.lifecycle.mirror import view_of
 from tests.crash.cases import seed
 from tests.fixtures.rotation import in_turn
 from tests.integration.site import TERMINAL, Site
@@ -115,11 +116,9 @@ def test_a_reservation_lasts_as_long_as_those_who_leave_for_it_may_take_19840(si
     site.wait_gang(urgent, GangState.RESERVED)
     noticed = site.ledger.evictions(site.pool)[0].noticed_at
 
-    def expired(at: float) -> list[str]:
-        return [gang.run_id for gang in site.ledger.expired(site.pool, at)]
-
-    assert expired(noticed + 60 + 19) == []
-    assert expired(noticed + 60 + 3600) == [urgent]
+    view = view_of(site.ledger.whole(site.pool))
+    assert view.expired(noticed + 60 + 19) == set()
+    assert view.expired(noticed + 60 + 3600) == {urgent}
 
 
 def test_what_members_print_and_how_a_run_went_is_on_its_page(site: Site) -> None:

@@ -3,6 +3,7 @@
 from dsec_blocks.ledger import Fence, Ledger
 from dsec_blocks.model.gangs import Gang, GangState, MemberPlacement, Placement
 from dsec_blocks.model.requests import GangRequest
+from dsec_workers.lifecycle.mirror import view_of
 
 POOL = "pool"
 LATER = 2_000_000.0
@@ -66,3 +67,8 @@ def known(ledger: Ledger, run_id: str) -> Gang:
 def held(ledger: Ledger) -> set[tuple[str, int, str]]:
     """(device, turn, run) of every reservation."""
     return {(holding.device, holding.turn, holding.run_id) for holding in ledger.holders(POOL)}
+
+
+def expired(ledger: Ledger, now: float) -> list[str]:
+    """The runs for which something is reserved that was not bound in time, as their leader sees it."""
+    return sorted(view_of(ledger.whole(POOL)).expired(now))

@@ -8,7 +8,7 @@ import pytest
 from dsec_blocks.ledger import Fence, Ledger
 from dsec_blocks.model.errors import ReservationConflict, StaleAttempt
 from dsec_blocks.model.gangs import CARDS, GangState
-from tests.blocks.ledger.gangs import LATER, POOL, admitted, held, known, launching, on, running, waiting
+from tests.blocks.ledger.gangs import LATER, POOL, admitted, expired, held, known, launching, on, running, waiting
 from tests.fixtures.clock import ManualClock
 
 
@@ -239,10 +239,8 @@ def test_t27_members_that_were_reserved_and_never_bound_hold_their_devices_for_e
     launching(ledger, fence, "launching", "n1/1")
     running(ledger, fence, "running", "n1/2")
 
-    assert ledger.expired(POOL, LATER - 1) == []
-    assert [gang.run_id for gang in ledger.expired(POOL, LATER)] == ["late"]
-    both = {GangState.RESERVED, GangState.LAUNCHING}
-    assert [gang.run_id for gang in ledger.expired(POOL, LATER, both)] == ["late", "launching"]
+    assert expired(ledger, LATER - 1) == []
+    assert expired(ledger, LATER) == ["late"]
 
     ledger.undo_admission(fence, "late", late.attempt, why="not bound in time")
     assert held(ledger) == {("n1/1", 0, "launching"), ("n1/2", 0, "running")}, "all three together"

@@ -5,7 +5,7 @@ import pytest
 from dsec_blocks.ledger import AdmissionRequest, Fence, Ledger, Resumption
 from dsec_blocks.model.errors import ReservationConflict
 from dsec_blocks.model.gangs import GangState
-from tests.blocks.ledger.gangs import LATER, POOL, admitted, held, known, on, running, waiting
+from tests.blocks.ledger.gangs import LATER, POOL, admitted, expired, held, known, on, running, waiting
 from tests.fixtures.clock import ManualClock
 
 WHY = "Moves to make room for run of big"
@@ -184,14 +184,14 @@ def test_a_place_nobody_came_to_in_time_is_free_again_and_its_gang_waits(
     ledger: Ledger, fence: Fence, clock: ManualClock
 ) -> None:
     moving(ledger, fence, "n2/2", "n2/3", expires_at=500.0)
-    assert ledger.expired(POOL, 499.0) == []
+    assert expired(ledger, 499.0) == []
     ledger.leave(fence, "m", 1, EVICTED)
-    assert [gang.run_id for gang in ledger.expired(POOL, 500.0)] == ["m"]
+    assert expired(ledger, 500.0) == ["m"]
 
     ledger.undo_admission(fence, "m", 2, why="it has not left in time")
 
     assert {run for _, _, run in held(ledger)} == {"big"}
-    assert ledger.expired(POOL, 500.0) == []
+    assert expired(ledger, 500.0) == []
     assert ledger.requeue(fence, "m", 1, evicted=True, resume_by=900.0)
     assert known(ledger, "m").state is GangState.WAITING
     assert ledger.check() == []
@@ -201,7 +201,7 @@ def test_a_start_where_it_goes_on_that_fails_puts_it_back_in_line_like_any_other
     moving(ledger, fence, "n2/2", "n2/3")
     ledger.leave(fence, "m", 1, EVICTED)
     ledger.requeue(fence, "m", 1, evicted=True, resume_by=900.0)
-    assert [gang.run_id for gang in ledger.expired(POOL, 900.0)] == ["m"]
+    assert expired(ledger, 900.0) == ["m"]
 
     assert ledger.undo_admission(fence, "m", 2, why="start failed") == []
 

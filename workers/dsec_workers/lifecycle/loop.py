@@ -20,6 +20,7 @@ from dsec_workers.lifecycle.intake import Intake
 from dsec_workers.lifecycle.mirror import Mirror, View
 from dsec_workers.lifecycle.planning import Planning
 from dsec_workers.lifecycle.reasons import LONGEST_YIELD_SECONDS, QUIET_SECONDS
+from dsec_workers.lifecycle.rests import REST_SECONDS, least_rest, rest_after
 from dsec_workers.lifecycle.term import Term, key_of
 from dsec_workers.prefect_api import ApiRefused, ApiUnavailable
 
@@ -34,9 +35,6 @@ WATCH_SECONDS = 5.0
 LEDGER_PAUSE_SECONDS = 0.5
 SHOWN = 10
 """Runs named in a line of the log."""
-REST_SECONDS, LONGEST_REST_SECONDS = 0.02, 0.2
-"""Between two rounds of planning or carrying: what happens in a burst is looked at together. Twice as long as the round
-took, within these bounds: a round looks at every gang that is under way, and thousands must not be all that is done."""
 
 
 @dataclass(kw_only=True)
@@ -59,8 +57,10 @@ class Loop:
 
     async def run_carry(self) -> None:
         """Carry gangs on, for ever."""
+        busy_rounds = 0
         while True:
-            await self._and_rest("carry", self.carry)
+            await self._and_rest("carry", self.carry, at_least=least_rest(busy_rounds))
+            busy_rounds = busy_rounds + 1 if self.term.carry_wake.is_rung else 0
             await self.term.carry_wake.wait(CARRY_SECONDS)
 
     async def run_watch(self) -> None:
@@ -96,7 +96,7 @@ class Loop:
         reasons: dict[str, str] = {}
         if any(gang.state is GangState.EVICTING and key_of(gang) not in term.notices for gang in gangs.values()):
             reasons = {e.run_id: e.why for e in await term.read(term.ledger.evictions, term.pool)}
-        expired = {gang.run_id for gang in gangs.values() if has_expired(gang, term.steady())}
+        expired = view.expired(term.steady())
         for gang in gangs.values():
             if gang.resumes_at is not None and gang.run_id in expired:
                 await term.write(term.ledger.undo_admission, gang.run_id, gang.attempt + 1, why=_LATE)
@@ -225,11 +225,13 @@ class Loop:
         self.term.metrics.prefect_away(False)
         return True
 
-    async def _and_rest(self, name: str, step: Callable[[], Awaitable[None]]) -> None:
+    async def _and_rest(
+        self, name: str, step: Callable[[], Awaitable[None]], *, at_least: float = REST_SECONDS
+    ) -> None:
         began = self.term.clock.monotonic()
         await self._guarded(name, step)
         took = self.term.clock.monotonic() - began
-        await anyio.sleep(min(LONGEST_REST_SECONDS, max(REST_SECONDS, 2 * took)))
+        await anyio.sleep(rest_after(took, at_least=at_least))
 
     async def _guarded(self, name: str, step: Callable[[], Awaitable[None]]) -> None:
         try:
@@ -282,12 +284,6 @@ async def _evict_what_runs(loop: Loop) -> bool:
     if live:
         await term.write(term.ledger.evict, live, why=f"Evicted: worker {term.settings.holder} drains")
     return not under_way or (loop.api_away and not any(map(_has_processes, under_way)))
-
-
-def has_expired(gang: Gang, now: float) -> bool:
-    """Whether what is reserved for a gang that is under way, or that is to go on elsewhere, was not bound in time."""
-    waits_to_bind = gang.state is GangState.RESERVED or gang.resumes_at is not None
-    return waits_to_bind and gang.expires_at is not None and gang.expires_at <= now
 
 
 def _inventory(nodes: Sequence[Node]) -> list[tuple[str, int]]:

@@ -47,6 +47,16 @@ class View:
         """Between waiting and ended, first submitted first."""
         return sorted(self.begun.values(), key=_place)
 
+    def expired(self, now: float) -> set[str]:
+        """The runs for which something is reserved, at once or where they are to go on, that was not bound in time."""
+        return {
+            gang.run_id
+            for gang in self.begun.values()
+            if gang.expires_at is not None
+            and gang.expires_at <= now
+            and (gang.state is GangState.RESERVED or gang.resumes_at is not None)
+        }
+
     def held(self) -> list[Holding]:
         """Every reservation."""
         return [holding for each in self.holdings.values() for holding in each]

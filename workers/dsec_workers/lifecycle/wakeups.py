@@ -33,6 +33,11 @@ class Wake:
         """Wake whoever waits."""
         self._bell.set()
 
+    @property
+    def is_rung(self) -> bool:
+        """Whether somebody has rung since the last wait began or ended."""
+        return self._bell.is_set()
+
     def at(self, when: float) -> None:
         """Ring at `when` (seconds since the epoch), if that is to come; also if nobody waits at that moment."""
         if when > self._clock.now() and when not in self._set:
