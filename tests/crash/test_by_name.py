@@ -22,6 +22,7 @@ from tests.crash.world import Strike, World
 from tests.fixtures.clock import ManualClock
 from tests.fixtures.disks import SmallDisk
 from tests.fixtures.ledgers import new_ledger
+from tests.fixtures.pausing import pause
 from tests.fixtures.rotation import in_turn
 from tests.fixtures.zygote import CLOCK_FILE, CLOCK_SHIFT
 
@@ -55,7 +56,7 @@ def test_a_leader_that_was_stopped_is_fenced_when_it_goes_on(worlds: Callable[..
     run = world.train("run", steps=300, nodes=2, devices_per_node=1)
     world.wait_for_note(run, what="step", step=3)
     leader, before = world.living[0], world.leader()
-    os.kill(leader.pid, signal.SIGSTOP)
+    pause(leader.pid, world.ledger_url)
     world.new_worker()
     world.wait("a successor", lambda: world.leader() not in (before, None))
     second = world.train("second", steps=5, nodes=1, devices_per_node=1)

@@ -15,6 +15,7 @@ from dsec_blocks.model.gangs import GangState
 from dsec_workers.clusters.local import LocalCluster
 from dsec_workers.form import GangJobConfiguration
 from dsec_workers.gang_worker import GangWorker
+from tests.fixtures.pausing import pause
 from tests.integration.site import Site
 
 pytestmark = pytest.mark.slow
@@ -161,7 +162,7 @@ def test_a_gang_is_killed_by_its_infrastructure_id_though_its_worker_hangs(site:
     site.wait_gang(run, GangState.RUNNING)
     site.wait("its user code", notes.exists)
     infrastructure = site.run(run)["infrastructure_pid"]
-    leader.send_signal(signal.SIGSTOP)  # before it can hear of the cancellation, and act
+    pause(leader.pid, site.ledger_url)  # before it can hear of the cancellation, and act
     site.set_state(run, "CANCELLED", force=True)
     process = Path(f"/proc/{notes.read_text().split()[2]}")
     assert process.exists()

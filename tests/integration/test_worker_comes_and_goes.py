@@ -9,6 +9,7 @@ import pytest
 
 from dsec_blocks.model.gangs import GangState
 from tests.crash.cases import seed
+from tests.fixtures.pausing import pause
 from tests.fixtures.rotation import in_turn
 from tests.integration.site import Site
 
@@ -181,7 +182,7 @@ def test_a_stopped_leader_that_wakes_up_is_fenced_and_stands_by_22664(site: Site
     site.wait("the first to lead", lambda: "leads pool" in site.worker_log(0))
     site.start_worker(DSEC_HOLDER="second")
     site.wait("the second to stand by", lambda: "stands by" in site.worker_log(1))
-    leader.send_signal(signal.SIGSTOP)
+    pause(leader.pid, site.ledger_url)
     site.wait("the second to lead", lambda: (found := site.ledger.lease(site.pool)) and found.holder == "second")
     leader.send_signal(signal.SIGCONT)
     runs = [site.submit("hello", devices_per_node=1) for _ in range(4)]

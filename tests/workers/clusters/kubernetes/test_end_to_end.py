@@ -13,6 +13,7 @@ from dsec_blocks.model.gangs import CARDS, GangState
 from dsec_workers.clusters.kubernetes.api import Api
 from dsec_workers.lifecycle.reports import REPORT_KEY
 from tests.deployments.test_command import dsec
+from tests.fixtures.pausing import pause
 from tests.integration.site import Site
 from tests.workers.clusters.kubernetes.conftest import OpenSite
 from tests.workers.clusters.kubernetes.test_cluster import until_nothing_is_left
@@ -131,7 +132,7 @@ async def test_a_leader_that_was_paused_is_fenced_and_touches_no_gang_of_its_suc
     run = site.submit("train", parameters=parameters)
     site.wait("its first steps", lambda: len(steps_of(notes, 1)) > 3, seconds=PATIENCE_SECONDS)
     before = site.ledger.lease(site.pool)
-    os.kill(paused.pid, signal.SIGSTOP)
+    pause(paused.pid, site.ledger_url)
     site.start_worker()
     site.wait(
         "a successor", lambda: (now := site.ledger.lease(site.pool)) and before and now.token > before.token, seconds=60
