@@ -25,7 +25,7 @@ from benchmarks.servers import PrefectServer
 from dsec_blocks.model.devices import Node
 from dsec_blocks.model.gangs import Gang
 from dsec_blocks.model.notices import Notice
-from dsec_workers.clusters.protocol import ClusterEvent, GangKey, LaunchOrder, ObservedGang
+from dsec_workers.clusters.protocol import Cluster, ClusterEvent, GangKey, LaunchOrder, ObservedGang
 
 STOCK_LIMITS = (4, 8, None)
 TIMEOUT_S = 300.0
@@ -147,7 +147,7 @@ async def ours_noop_rate(server: PrefectServer, *, runs: int, directory: Path, p
         os.environ["DSEC_LEDGER_URL"] = server.ledger_url(pool)
     original = gang_worker.open_cluster  # type: ignore[attr-defined]
 
-    async def open_noop(_: Any, *, pool: str) -> Any:
+    async def open_noop(*_: Any, **__: Any) -> Cluster:
         return NoopCluster()
 
     gang_worker.open_cluster = open_noop  # type: ignore[attr-defined]
