@@ -16,7 +16,7 @@ from benchmarks.packing.pods import Cluster
 from dsec_workers.scheduling.fleet import Bools, Floats, Ints
 from dsec_workers.scheduling.fragmentation import Headroom
 from dsec_workers.scheduling.scoreboard import Scoreboard
-from dsec_workers.scheduling.shapes import WHOLE, MemberShape, Workload, whole_nodes
+from dsec_workers.scheduling.shapes import WHOLE, MemberShape, Workload
 
 Place = tuple[int, int]
 """Row of the node, and the card to share (−1: whole cards or none)."""
@@ -172,11 +172,10 @@ class Fragmentation:
 
 
 class Ours:
-    """The scheduler's score, over the shapes it has seen so far, and once what takes a node whole."""
+    """The scheduler's score, over the shapes it has seen so far and nothing else."""
 
     def __init__(self, cluster: Cluster, room: Headroom) -> None:
-        cards = (room.cards > 0).sum(axis=1)
-        self.workload = Workload(whole_nodes(cards.tolist(), room.cpu_milli.tolist(), room.memory_mib.tolist()))
+        self.workload = Workload()
         self.board = Scoreboard(room, cluster.classes, self.workload)
 
     def choose(self, pod: MemberShape) -> Place | None:
