@@ -1,6 +1,7 @@
 """Whoever plans from the ledger knows who passed the head of line, and calls them back in time."""
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from dsec_blocks.ledger import Fence, Ledger
 from dsec_blocks.model.devices import Device, Node
 from dsec_blocks.model.gangs import Gang, GangState, MemberPlacement, Placement
 from dsec_blocks.model.requests import GangRequest
@@ -31,6 +33,28 @@ def gang(run_id: str, nodes: int = 1, **request: object) -> Gang:
         run_id=run_id, name=f"run {run_id}", pool=POOL, team="default", state=GangState.WAITING, submitted_at=NOW - 60,
         eligible_at=NOW - 60, request=GangRequest(nodes=nodes, devices_per_node=2, **request),  # type: ignore[arg-type]
     )  # fmt: skip
+
+
+@pytest.fixture
+def led(tmp_path: Path) -> Iterator[tuple[Ledger, Fence]]:
+    """A ledger whose clock stands at NOW, and its leader's fence."""
+    ledger = new_ledger(tmp_path / "ledger.db", clock=ManualClock(NOW))
+    fence = ledger.take_lease(POOL, "leader", seen=None)
+    assert fence is not None
+    yield ledger, fence
+    ledger.close()
+
+
+def term_of(ledger: Ledger, fence: Fence, **more: Any) -> Any:
+    """What of a term needs a ledger, and `more`."""
+
+    async def read(method: Any, *args: Any) -> Any:
+        return method(*args)
+
+    async def write(method: Any, *args: Any, **named: Any) -> Any:
+        return method(fence, *args, **named)
+
+    return SimpleNamespace(pool=POOL, ledger=ledger, read=read, write=write, **more)
 
 
 def _node(name: str) -> Node:
@@ -64,11 +88,9 @@ def test_an_onlooker_and_an_incident_file_say_what_the_leader_will_do_with_a_pas
 
 @pytest.mark.parametrize("answered", [False, True])
 async def test_when_the_head_is_cancelled_a_recall_that_was_not_answered_is_taken_back(
-    tmp_path: Path, answered: bool
+    led: tuple[Ledger, Fence], answered: bool
 ) -> None:
-    ledger = new_ledger(tmp_path / "ledger.db", clock=ManualClock(NOW))
-    fence = ledger.take_lease(POOL, "leader", seen=None)
-    assert fence is not None
+    ledger, fence = led
     ledger.enqueue(fence, [gang("passer"), gang("head", 2)])
     place = Placement(members=(MemberPlacement(node="n2", devices=("n2/0", "n2/1")),))
     attempt = ledger.admit(fence, "passer", place, expires_at=NOW + 60, conditional_until=START).attempt
@@ -76,20 +98,14 @@ async def test_when_the_head_is_cancelled_a_recall_that_was_not_answered_is_take
     ledger.started(fence, "passer", attempt, NOW)
     assert ledger.evict(fence, ["passer"], why="in time", for_run="head") == ["passer"]
 
-    async def read(method: Any, *args: Any) -> Any:
-        return method(*args)
-
-    async def write(method: Any, *args: Any) -> Any:
-        return method(fence, *args)
-
     async def cancelled(*_: object) -> None:
         pass
 
     async def withdraw(_: object) -> bool:
         return not answered
 
-    term: Any = SimpleNamespace(
-        pool=POOL, ledger=ledger, read=read, write=write, api=SimpleNamespace(cancelled=cancelled),
+    term = term_of(
+        ledger, fence, api=SimpleNamespace(cancelled=cancelled),
         cluster=SimpleNamespace(withdraw=withdraw), forget=lambda _: None, leaving_soon=set(), leave_by={},
         notices={GangKey("passer", attempt): object()}, astray=set(),
     )  # fmt: skip
@@ -99,16 +115,13 @@ async def test_when_the_head_is_cancelled_a_recall_that_was_not_answered_is_take
     assert known.state is (GangState.EVICTING if answered else GangState.RUNNING)
     assert [each.run_id for each in ledger.evictions(POOL)] == (["passer"] if answered else [])
     assert ledger.check(POOL) == []
-    ledger.close()
 
 
 @pytest.mark.parametrize("one_ended", [False, True])
 async def test_those_that_give_way_by_priority_to_a_gang_without_cards_are_told_all_or_none(
-    tmp_path: Path, one_ended: bool
+    led: tuple[Ledger, Fence], one_ended: bool
 ) -> None:
-    ledger = new_ledger(tmp_path / "ledger.db", clock=ManualClock(NOW))
-    fence = ledger.take_lease(POOL, "leader", seen=None)
-    assert fence is not None
+    ledger, fence = led
     ledger.enqueue(fence, [replace(gang(name), request=GangRequest(cpus=1.0)) for name in ("v1", "v2", "head")])
     for name in ("v1", "v2"):
         attempt = ledger.admit(
@@ -122,14 +135,8 @@ async def test_those_that_give_way_by_priority_to_a_gang_without_cards_are_told_
         ledger.end(fence, "v2", 1, final_state="Completed")
     rung, notices, entries = [], [], []
 
-    async def read(method: Any, *args: Any) -> Any:
-        return method(*args)
-
-    async def write(method: Any, *args: Any, **named: Any) -> Any:
-        return method(fence, *args, **named)
-
-    term: Any = SimpleNamespace(
-        ledger=ledger, read=read, write=write, wake=SimpleNamespace(ring=lambda: rung.append(True)),
+    term = term_of(
+        ledger, fence, wake=SimpleNamespace(ring=lambda: rung.append(True)),
         decide=lambda *what, **_: entries.append(what),
         errands=SimpleNamespace(start=lambda *what: notices.append(what[0])),
     )  # fmt: skip
@@ -145,13 +152,10 @@ async def test_those_that_give_way_by_priority_to_a_gang_without_cards_are_told_
             (name, "head", "Preempted by run head (team default, priority 0)") for name in ("v1", "v2")
         }
         assert notices == ["notice:v1", "notice:v2"] and entries == [("plan", "preempt")] * 4
-    ledger.close()
 
 
-def test_what_if_names_whom_a_gang_without_cards_would_have_leave(tmp_path: Path) -> None:
-    ledger = new_ledger(tmp_path / "ledger.db", clock=ManualClock(NOW))
-    fence = ledger.take_lease(POOL, "leader", seen=None)
-    assert fence is not None
+def test_what_if_names_whom_a_gang_without_cards_would_have_leave(led: tuple[Ledger, Fence]) -> None:
+    ledger, fence = led
     ledger.put_nodes(fence, [replace(_node("n1"), cpus=8.0)])
     ledger.enqueue(fence, [replace(gang("low"), request=GangRequest(cpus=6.0))])
     attempt = ledger.admit(fence, "low", Placement(members=(MemberPlacement(node="n1"),)), expires_at=NOW + 60).attempt
@@ -162,7 +166,6 @@ def test_what_if_names_whom_a_gang_without_cards_would_have_leave(tmp_path: Path
     answer = told("now", what_if(later, asked), later)
     assert [(victim["run_id"], victim["cost_device_seconds"]) for victim in answer["evicts"]] == [("low", 0.0)]
     assert not answer["starts"] and answer["starts_in_seconds"] == GangRequest().grace_seconds
-    ledger.close()
 
 
 def test_a_passer_is_told_in_plain_words_for_whom_and_until_when() -> None:
