@@ -16,7 +16,7 @@ from benchmarks.packing.pods import Cluster
 from dsec_workers.scheduling.fleet import Bools, Floats, Ints
 from dsec_workers.scheduling.fragmentation import Headroom
 from dsec_workers.scheduling.scoreboard import Scoreboard
-from dsec_workers.scheduling.shapes import WHOLE, MemberShape, Workload
+from dsec_workers.scheduling.shapes import WHOLE, MemberShape, Workload, whole_nodes
 
 Place = tuple[int, int]
 """Row of the node, and the card to share (−1: whole cards or none)."""
@@ -172,10 +172,11 @@ class Fragmentation:
 
 
 class Ours:
-    """The scheduler's score, over the shapes it has seen so far and nothing else."""
+    """The scheduler's score, over the shapes it has seen so far, and what would take a node whole."""
 
     def __init__(self, cluster: Cluster, room: Headroom) -> None:
-        self.workload = Workload()
+        cards = (room.cards > 0).sum(axis=1)
+        self.workload = Workload(whole_nodes(cards.tolist(), room.cpu_milli.tolist(), room.memory_mib.tolist()))
         self.board = Scoreboard(room, cluster.classes, self.workload)
 
     def choose(self, pod: MemberShape) -> Place | None:

@@ -1,6 +1,7 @@
 """The placement score: what it prefers, that it is the same however it is worked out, and the published experiment."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +15,8 @@ from dsec_workers.scheduling.fleet import DeviceClass, build_fleet
 from dsec_workers.scheduling.fragmentation import Headroom, Weights, outlook
 from dsec_workers.scheduling.prospects import prospects
 from dsec_workers.scheduling.scoreboard import Scoreboard
-from dsec_workers.scheduling.shapes import WHOLE, MemberShape, Workload, typical
-from tests.workers.scheduling.world import node
+from dsec_workers.scheduling.shapes import WHOLE, MemberShape, Workload, besides, typical, whole_nodes
+from tests.workers.scheduling.world import admitted, cluster, decide, node, running, waiting
 
 CLASSES = (DeviceClass(model="A", memory_bytes=0), DeviceClass(model="B", memory_bytes=0))
 EXPECTED = Path(__file__).parents[3] / "benchmarks" / "expected" / "placement.json"
@@ -74,6 +75,42 @@ def test_room_for_a_shape_that_is_scarce_costs_more():
         ratio = [b.totals[large] for b in (one, other)]
         assert ratio == [20.0, 1.0]
     assert scarce.best(SMALL) != (0, -1)
+
+
+def test_who_takes_a_node_whole_finds_its_processors_though_none_ever_came():
+    """Before, all nodes that could hold one had lost processors to small members by then, and it never started."""
+    free, light = room((96, [1000] * 8), (104, [1000] * 2)), MemberShape(1, cpu_milli=16_000)
+    hosts = free.cpu_milli.tolist(), free.memory_mib.tolist()
+    scores = Scoreboard(free, CLASSES, Workload(whole_nodes([8, 2], *hosts)))
+    for _ in range(2):
+        scores.workload.observe(light)
+        row, card = scores.best(light)
+        _take(free, light, row, card)
+        scores.changed(row)
+    assert free.cpu_milli.tolist() == [96_000.0, 72_000.0]
+    assert scores.best(MemberShape(8, cpu_milli=80_000)) == (0, -1)
+
+
+def test_plan_expects_it_too_where_nodes_declare_processors_and_somebody_asks_for_them():
+    nodes = [replace(node("a", 4), cpus=96.0), replace(node("b", 8), cpus=64.0)]
+    snapshot = cluster(nodes, [running("first", "b/0", cpus=16.0)])
+    plan = decide(snapshot, waiting("light", "1", cpus=16.0))
+    assert admitted(plan) == {"light": ["b"]}, "without it the node with least left, which is whole"
+    assert MemberShape(8, cpu_milli=57_600) in prospects(snapshot.fleet, {SMALL: 1.0}, Weights()).typical.shapes
+    assert prospects(snapshot.fleet, {MemberShape(1): 1.0}, Weights()).typical.shapes == (MemberShape(1),)
+
+
+def test_a_kind_of_node_of_which_nothing_is_known_is_not_expected_to_be_taken_whole():
+    found = whole_nodes([8, 8, 4, 1], [float("inf"), 64_000.0, float("inf"), 8000.0], [float("inf")] * 4)
+    assert found == {MemberShape(8, cpu_milli=57_600)}
+
+
+def test_a_few_who_came_weigh_more_than_what_never_did():
+    """Before, two gangs that waited counted less than two whole nodes, and took their places by what nobody asked."""
+    unseen = MemberShape(8, cpu_milli=57_600)
+    assert besides({SMALL: 2.0}, [unseen]) == {SMALL: 2.0, unseen: 0.02}
+    assert besides({SMALL: 500.0}, [unseen, SMALL]) == {SMALL: 501.0, unseen: 1.0}
+    assert besides({}, [unseen]) == {unseen: 0.0}
 
 
 def test_the_histogram_forgets_what_no_longer_arrives():

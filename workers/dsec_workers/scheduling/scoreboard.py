@@ -93,7 +93,7 @@ class Scoreboard:
 
     def _choose_shapes(self) -> None:
         self.typical: Typical = typical(self.workload.typical(), self.classes)
-        weights = self.workload.weights
+        weights = self.workload.demand()
         total = sum(weight * shape.devices for shape, weight in weights.items())
         covered = sum(weights[shape] * shape.devices for shape in self.typical.shapes)
         self.covered = covered / total if total else 1.0
@@ -105,7 +105,7 @@ class Scoreboard:
         if arrivals - self.learned_at < min(_PATIENCE, arrivals / 50):
             return
         self.learned_at = arrivals
-        weights = self.workload.weights
+        weights = self.workload.demand()
         total = sum(weight * shape.devices for shape, weight in weights.items())
         mine = np.array([weights.get(shape, 0.0) for shape in self.typical.shapes])
         if float(mine @ self.typical.devices) < (self.covered - _STALE) * total:

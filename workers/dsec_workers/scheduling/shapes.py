@@ -7,6 +7,7 @@ cluster, so that a pool which changes its work changes its mind within a few tho
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from math import isfinite
 
 import numpy as np
 
@@ -20,6 +21,10 @@ HALF_LIFE_ARRIVALS = 2000
 COVER = 0.99
 """The typical shapes are the most demanded ones that make up this part of all demand for cards."""
 MOST = 96
+WHOLE_NODE_PART = 0.9
+"""Of its processors and memory, what a member asks for that takes a node whole: what runs on every node has some."""
+UNSEEN_PART = 0.01
+"""Of all who came, what counts as a shape that never did, up to one arrival: a few who wait now weigh more than it."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -115,8 +120,9 @@ def typical(weights: Iterable[tuple[MemberShape, float]], classes: tuple[DeviceC
 
 @dataclass(eq=False, slots=True)
 class Workload:
-    """The decayed histogram of arrivals; `half_life` counts arrivals, not seconds."""
+    """The decayed histogram of arrivals, beside what is `expected` anyway; `half_life` counts arrivals, not seconds."""
 
+    expected: frozenset[MemberShape] = frozenset()
     half_life: float = HALF_LIFE_ARRIVALS
     weights: dict[MemberShape, float] = field(default_factory=dict)
     arrivals: int = 0
@@ -132,9 +138,38 @@ class Workload:
             self.weights = {s: w / self._unit for s, w in self.weights.items() if w / self._unit > 1e-6}
             self._unit = 1.0
 
+    def demand(self) -> dict[MemberShape, float]:
+        """The weight of every shape; that of an arrival, now, is one."""
+        return besides({shape: weight / self._unit for shape, weight in self.weights.items()}, self.expected)
+
     def typical(self) -> list[tuple[MemberShape, float]]:
         """The shapes that most of the demand for cards is made of, with their weights."""
-        return [(shape, weight / self._unit) for shape, weight in most_demanded(self.weights)]
+        return most_demanded(self.demand())
+
+
+def whole_nodes(
+    devices: Iterable[int], cpu_milli: Iterable[float], memory_mib: Iterable[float]
+) -> frozenset[MemberShape]:
+    """The members that would take a node whole, one for every kind of node.
+
+    Until one came, nothing would keep small members from the processors of all nodes that could hold it. Kinds of one
+    card have nothing to keep together, nor those of which neither processors nor memory are known (infinite).
+    """
+    found: set[MemberShape] = set()
+    for count, *host in set(zip(devices, cpu_milli, memory_mib, strict=True)):
+        cpu, memory = (int(WHOLE_NODE_PART * amount) if isfinite(amount) else 0 for amount in host)
+        if count > 1 and (cpu or memory):
+            found.add(MemberShape(devices=count, cpu_milli=cpu, memory_mib=memory))
+    return frozenset(found)
+
+
+def besides(demand: Mapping[MemberShape, float], expected: Iterable[MemberShape]) -> dict[MemberShape, float]:
+    """`demand`, and of each shape that is `expected` one more: it may come though none has (Laplace's rule)."""
+    together = dict(demand)
+    once = min(1.0, UNSEEN_PART * sum(demand.values()))
+    for shape in expected:
+        together[shape] = together.get(shape, 0.0) + once
+    return together
 
 
 def most_demanded(weights: Mapping[MemberShape, float]) -> list[tuple[MemberShape, float]]:
