@@ -1,6 +1,9 @@
 """The rules a kubelet follows, one table each: what a reference, a path, a request, a status means."""
 
+import asyncio
+from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,6 +13,7 @@ from tests.fakes.kubelet.admission import refusal
 from tests.fakes.kubelet.devices import Devices, OutOfDevices
 from tests.fakes.kubelet.expansion import expand
 from tests.fakes.kubelet.mounts import IMAGE, replace_paths
+from tests.fakes.kubelet.reporting import Reporter
 from tests.fakes.kubelet.status import Conditions, ContainerState, phase, terminated
 
 
@@ -255,3 +259,26 @@ def test_a_condition_remembers_since_when() -> None:
     assert ready("Pending", False, "2") == ("False", "1")
     assert ready("Running", True, "3") == ("True", "3")
     assert ready("Running", True, "4") == ("True", "3")
+
+
+async def test_an_older_status_does_not_arrive_after_the_last() -> None:
+    """Before, nobody waited for its answer any more, and now and then a pod that had ended "ran" for ever."""
+    there: list[str] = []
+
+    async def apply(_path: str, body: Mapping[str, Any], **_more: str) -> None:
+        async def arrive() -> None:  # whether or not anybody still waits for the answer
+            await asyncio.sleep(0.05 if body["status"]["phase"] == "Running" else 0.0)
+            there.append(body["status"]["phase"])
+
+        await asyncio.shield(asyncio.ensure_future(arrive()))
+
+    said = {"phase": "Running"}
+    node: Any = SimpleNamespace(api=SimpleNamespace(apply=apply), until_heard=lambda: asyncio.sleep(0))
+    pod = {"metadata": {"name": "p", "namespace": "n", "uid": "u"}}
+    reporter = Reporter(node, pod, make=lambda: dict(said))
+    running = asyncio.create_task(reporter.run())
+    await asyncio.sleep(0.01)
+    said["phase"] = "Failed"
+    reporter.finish()
+    await running
+    assert there == ["Running", "Failed"]

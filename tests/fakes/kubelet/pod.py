@@ -96,8 +96,7 @@ class Pod:
                     container.give_up()
             self.is_over = True
             self.node.devices.free(self.uid)
-            group.cancel_scope.cancel()
-        await self._reporter.write()
+            self._reporter.finish()
         while not self._has_vanished:
             if self.manifest["metadata"].get("deletionTimestamp"):
                 await self._reporter.delete()

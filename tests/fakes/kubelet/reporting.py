@@ -15,7 +15,11 @@ RETRY_SECONDS = 0.5
 
 
 class Reporter:
-    """Writes one pod's status whenever it was woken, and its deletion. A silent node's writes wait."""
+    """Writes one pod's status whenever it was woken, and its deletion. A silent node's writes wait.
+
+    One write is answered before the next is sent: an older one that arrived last would stay, and the Job controller
+    keeps a pod that leaves while it "runs".
+    """
 
     def __init__(self, node: "ProcessNode", pod: Mapping[str, Any], *, make: Callable[[], dict[str, Any]]) -> None:
         self._node, self._make = node, make
@@ -24,21 +28,24 @@ class Reporter:
         self._path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
         self._news = anyio.Event()
         self._news.set()
+        self._is_ending = False
 
     def wake(self) -> None:
         """There is something new to report."""
         self._news.set()
 
-    async def run(self) -> None:
-        """Report what is new, for ever."""
-        while True:
-            await self._news.wait()
-            self._news = anyio.Event()
-            await self.write()
+    def finish(self) -> None:
+        """The status is as it will remain."""
+        self._is_ending = True
+        self.wake()
 
-    async def write(self) -> None:
-        """Write the status as it is now; returns when it is written or its pod is no longer there."""
-        await self._until_done(self._write)
+    async def run(self) -> None:
+        """Report what is new, until what there was to `finish` is written."""
+        is_last = False
+        while not is_last:
+            await self._news.wait()
+            self._news, is_last = anyio.Event(), self._is_ending
+            await self._until_done(self._write)
 
     async def delete(self) -> None:
         """Take the pod out of the API: all of its containers have stopped."""
