@@ -15,7 +15,7 @@ from dsec_workers.scheduling.fleet import DeviceClass, build_fleet
 from dsec_workers.scheduling.fragmentation import Headroom, Weights, outlook
 from dsec_workers.scheduling.prospects import prospects
 from dsec_workers.scheduling.scoreboard import Scoreboard
-from dsec_workers.scheduling.shapes import WHOLE, MemberShape, Workload, besides, typical, whole_nodes
+from dsec_workers.scheduling.shapes import WHOLE, MemberShape, Workload, typical, whole_nodes, with_expected
 from tests.workers.scheduling.world import admitted, cluster, decide, node, running, waiting
 
 CLASSES = (DeviceClass(model="A", memory_bytes=0), DeviceClass(model="B", memory_bytes=0))
@@ -108,9 +108,9 @@ def test_a_kind_of_node_of_which_nothing_is_known_is_not_expected_to_be_taken_wh
 def test_a_few_who_came_weigh_more_than_what_never_did():
     """Before, two gangs that waited counted less than two whole nodes, and took their places by what nobody asked."""
     unseen = MemberShape(8, cpu_milli=57_600)
-    assert besides({SMALL: 2.0}, [unseen]) == {SMALL: 2.0, unseen: 0.02}
-    assert besides({SMALL: 500.0}, [unseen, SMALL]) == {SMALL: 501.0, unseen: 1.0}
-    assert besides({}, [unseen]) == {unseen: 0.0}
+    assert with_expected({SMALL: 2.0}, [unseen]) == {SMALL: 2.0, unseen: 0.02}
+    assert with_expected({SMALL: 500.0}, [unseen, SMALL]) == {SMALL: 501.0, unseen: 1.0}
+    assert with_expected({}, [unseen]) == {unseen: 0.0}
 
 
 def test_the_histogram_forgets_what_no_longer_arrives():

@@ -17,7 +17,15 @@ from dsec_workers.scheduling.fragmentation import Headroom, Outlook, Weights, ch
 from dsec_workers.scheduling.hosts import Hosts
 from dsec_workers.scheduling.order import GangClass
 from dsec_workers.scheduling.policy import Policy
-from dsec_workers.scheduling.shapes import WHOLE, MemberShape, Typical, besides, most_demanded, typical, whole_nodes
+from dsec_workers.scheduling.shapes import (
+    WHOLE,
+    MemberShape,
+    Typical,
+    most_demanded,
+    typical,
+    whole_nodes,
+    with_expected,
+)
 from dsec_workers.scheduling.snapshot import Snapshot
 
 
@@ -94,7 +102,7 @@ def prospects(fleet: Fleet, demand: Mapping[MemberShape, float], weights: Weight
     known = bool(np.isfinite(fleet.cpu_milli).any() or np.isfinite(fleet.memory_mib).any())
     if known and shapes.hosts_matter:
         whole = whole_nodes(np.diff(fleet.node_start).tolist(), fleet.cpu_milli.tolist(), fleet.memory_mib.tolist())
-        shapes = typical(most_demanded(besides(demand, whole)), fleet.classes)
+        shapes = typical(most_demanded(with_expected(demand, whole)), fleet.classes)
     return Prospects(
         fleet=fleet,
         typical=shapes,

@@ -140,7 +140,7 @@ class Workload:
 
     def demand(self) -> dict[MemberShape, float]:
         """The weight of every shape; that of an arrival, now, is one."""
-        return besides({shape: weight / self._unit for shape, weight in self.weights.items()}, self.expected)
+        return with_expected({shape: weight / self._unit for shape, weight in self.weights.items()}, self.expected)
 
     def typical(self) -> list[tuple[MemberShape, float]]:
         """The shapes that most of the demand for cards is made of, with their weights."""
@@ -163,8 +163,8 @@ def whole_nodes(
     return frozenset(found)
 
 
-def besides(demand: Mapping[MemberShape, float], expected: Iterable[MemberShape]) -> dict[MemberShape, float]:
-    """`demand`, and of each shape that is `expected` one more: it may come though none has (Laplace's rule)."""
+def with_expected(demand: Mapping[MemberShape, float], expected: Iterable[MemberShape]) -> dict[MemberShape, float]:
+    """`demand` and what is `expected`, which may come though none has (Laplace's rule, bounded by `UNSEEN_PART`)."""
     together = dict(demand)
     once = min(1.0, UNSEEN_PART * sum(demand.values()))
     for shape in expected:
