@@ -13,9 +13,10 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import anyio
@@ -51,9 +52,16 @@ LEASE_SECONDS = 60.0
 
 async def settings_of(intake: Intake, term: Term, run: Run) -> LaunchSettings:
     """The least a run can say: an image, the label by which the observer counts its pods, and how long they run."""
-    pod = {"metadata": dict(run.job_variables), "spec": {"containers": [{"image": IMAGE}]}}
-    manifest = {"metadata": {"namespace": NAMESPACE}, "spec": {"template": pod}}
-    return LaunchSettings(env={}, name=run.name, command=None, working_dir=None, job_manifest=manifest)
+    return LaunchSettings(
+        env={}, name=run.name, command=None, working_dir=None, job_manifest=manifest(**run.job_variables)
+    )
+
+
+def manifest(labels: Mapping[str, str], annotations: Mapping[str, str]) -> dict[str, Any]:
+    """A pool's Job that says no more than the image and what its pods are marked with."""
+    pod = {"metadata": {"labels": dict(labels), "annotations": dict(annotations)}}
+    spec = {"containers": [{"image": IMAGE}]}
+    return {"metadata": {"namespace": NAMESPACE}, "spec": {"template": {**pod, "spec": spec}}}
 
 
 def run_time(batch: Batch) -> dict[str, str]:

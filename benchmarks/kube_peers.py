@@ -1,28 +1,61 @@
-"""What users run today: plain Indexed Jobs through kube-scheduler, and the same Jobs suspended for Kueue to release."""
+"""What users run today: plain Indexed Jobs through kube-scheduler, and the same Jobs suspended for Kueue to release.
 
-from collections.abc import Sequence
+Their pods are ours: the same command, environment, volumes, rights and tolerations, without our marks and without the
+place that we choose. So what is compared is who schedules, and not whose pods are longer.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
+from uuid import uuid4
 
-from benchmarks.kube_engine import run_time
+from benchmarks.kube_engine import gang_of, manifest, run_time
 from benchmarks.kube_kueue import LOCAL_QUEUE, priority_class
 from benchmarks.kube_observer import LABEL
 from benchmarks.kube_plane import AT, NAMESPACE, Site, at_once
-from benchmarks.kube_pods_played import IMAGE
+from benchmarks.kube_pods_played import IN_NAME
 from benchmarks.kube_shapes import Batch, mixed
+from dsec_blocks.model.gangs import MemberPlacement, Placement
+from dsec_workers.clusters.kubernetes.manifest import jobs_of
+from dsec_workers.clusters.protocol import GangKey, LaunchOrder
 
 JOBS = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs"
-GPU = "nvidia.com/gpu"
+_OURS = "dsec.io/"
+"""How the labels and annotations begin by which we know our own."""
+
+
+@cache
+def pod_template(batch: Batch) -> dict[str, Any]:
+    """The pod of one member as our adapter writes it, unplaced and unmarked.
+
+    Of a gang of several it is one that is told where the first is, as all but one are.
+    """
+    gang = gang_of(batch, 0, str(uuid4()))
+    devices = tuple(f"node/nvidia.com/gpu/{index}" for index in range(batch.gpus))
+    members = (MemberPlacement(node="node", devices=devices),) * batch.members
+    order = LaunchOrder(
+        key=GangKey(gang.run_id, 1), name=gang.name, request=gang.request, placement=Placement(members=members), env={},
+        team=gang.team,
+    )  # fmt: skip
+    labels, annotations = {LABEL: batch.name}, run_time(batch)
+    jobs = jobs_of(order, IN_NAME, namespace=NAMESPACE, template=manifest(labels, annotations))
+    pod: dict[str, Any] = jobs[-1]["spec"]["template"]
+    metadata = pod["metadata"]
+    metadata["labels"] = _unmarked(metadata["labels"]) | labels
+    metadata["annotations"] = _unmarked(metadata["annotations"]) | annotations
+    del pod["spec"]["nodeName"]
+    pod["spec"]["terminationGracePeriodSeconds"] = 1  # with 0 a pod is gone before anybody has seen it end
+    return pod
+
+
+def _unmarked(names: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in names.items() if not name.startswith(_OURS)}
 
 
 def job(batch: Batch, number: int, *, for_kueue: bool) -> dict[str, Any]:
     """One Job with all members of one gang."""
     labels = {LABEL: batch.name}
-    cards = {GPU: str(batch.gpus)}
-    container = {"name": "main", "image": IMAGE, "resources": {"limits": cards, "requests": cards}}
-    pod = {
-        "metadata": {"labels": labels, "annotations": run_time(batch)},
-        "spec": {"restartPolicy": "Never", "terminationGracePeriodSeconds": 1, "containers": [container]},
-    }
+    pod = pod_template(batch)
     spec = {
         "parallelism": batch.members,
         "completions": batch.members,
