@@ -1,7 +1,9 @@
 """A fetch: connections that take ranges, threads that hash behind them, and one place where it ends.
 
-Each connection stays on its object while that has bytes left, so that its pieces mostly arrive where the hash stands;
-then it helps the object that has most left for each connection. The first error that no retry can mend stops all.
+One connection asks first, for a few bytes: how long that takes tells how far the store is, and with others beside it
+would tell how busy this process is. Each connection stays on its object while that has bytes left, so that its pieces
+mostly arrive where the hash stands; then it helps the object that has most left for each connection. The first error
+that no retry can mend stops all.
 """
 
 import os
@@ -25,6 +27,8 @@ from dsec_blocks.cache.transfer.settings import MIB, TransferSettings
 from dsec_blocks.cache.transfer.sizing import JOURNAL_BYTES, connections_for, piece_bytes, range_bytes
 
 _POLL_SECONDS = 0.1
+_FIRST_ANSWER_SECONDS = 0.5
+"""How long the other connections wait for the first one's answer."""
 _PARTING_SECONDS = 1.0
 _STREAM_TRIES = 5
 MOST_OPEN = 128
@@ -56,6 +60,7 @@ class Fetch:
     ) -> None:
         self.landed: dict[str, Landed] = {}
         self.connections = 0
+        self._is_answered = origin.latency_seconds() is not None
         self._origin = origin
         self._settings = settings
         self._progress = progress
@@ -86,11 +91,15 @@ class Fetch:
             for _ in range(self._hashers):
                 self._start(self._hash)
             self._connect()
+            began = time.monotonic()
             while True:
                 with self._news:
                     if self._failure is not None or not self._open:
                         break
                     self._news.wait(_POLL_SECONDS)
+                if not self._is_answered and time.monotonic() - began > _FIRST_ANSWER_SECONDS:
+                    self._is_answered = True
+                    self._connect()
                 if self._cancelled():
                     raise TransferCancelled("the fetch was cancelled; what arrived is kept for the next one")
             if self._failure is not None:
@@ -118,12 +127,14 @@ class Fetch:
         self.landed[landing.item.path] = Landed(landing.path, landing.digest, landing.fetched_bytes, landing.verified)
 
     def _connect(self) -> None:
-        """As many connections as the latency asks for, once that is known."""
+        """As many connections as the latency asks for, once that is known; one before the first answer."""
         with self._news:
             sizes = [landing.left_bytes for landing in self._open.values() if landing.left_bytes]
             sizes += [item.size_bytes for item in self._waiting]
             useful = len(sizes) + sum(sizes) // (4 * MIB)
             wanted = min(connections_for(self._origin.latency_seconds(), self._settings), useful)
+            if not self._is_answered:
+                wanted = min(wanted, 1)
             while self.connections < wanted and not self._stop.is_set():
                 self.connections += 1
                 self._start(self._bring)
@@ -154,16 +165,17 @@ class Fetch:
 
     def _next_range(self, current: Landing | None) -> tuple[Landing, Range] | None:
         with self._news:
-            if self.connections > connections_for(self._origin.latency_seconds(), self._settings):
-                self.connections -= 1  # the store is nearer than it seemed, on a machine that does much else
-                return None
             while self._open and not self._stop.is_set():
+                if self.connections > connections_for(self._origin.latency_seconds(), self._settings):
+                    self.connections -= 1  # the store is nearer than it seemed, on a machine that does much else
+                    return None
                 landing = current if current is not None and current.left_bytes else self._neediest()
                 if landing is not None:
                     length = range_bytes(
                         left_bytes=landing.left_bytes,
                         connections=max(landing.active + 1, self._sharing()),
                         latency_seconds=self._origin.latency_seconds(),
+                        is_first=not self._is_answered,
                     )
                     part = landing.take(length)
                     if part is not None:
@@ -229,6 +241,7 @@ class Fetch:
     def _arrived(self, count: int) -> None:
         with self._told:
             self._progress(count)
+            self._is_answered = True
         if self.connections < connections_for(self._origin.latency_seconds(), self._settings):
             self._connect()
 

@@ -15,7 +15,7 @@ _NEAR_SECONDS = 0.008
 _FAR_SECONDS = 0.015
 _LONGEST_RANGE = 64 * MIB
 _SHORTEST_RANGE = 4 * MIB
-_SHORTER_AT_THE_END = 4
+_SHORTER_AT_THE_END = 2
 _LARGEST_PIECE = 2 * MIB
 _BYTES_PER_LATENCY_SECOND = 400e6
 
@@ -38,18 +38,21 @@ def piece_bytes(settings: TransferSettings, *, buffers: int) -> int:
     return max(SMALLEST_PIECE_BYTES, size // SMALLEST_PIECE_BYTES * SMALLEST_PIECE_BYTES)
 
 
-def range_bytes(*, left_bytes: int, connections: int, latency_seconds: float | None) -> int:
+def range_bytes(*, left_bytes: int, connections: int, latency_seconds: float | None, is_first: bool = False) -> int:
     """How long the next range of an object should be of which `left_bytes` are not yet asked for.
 
     `connections` are those that share the object, or soon will. Until the latency is known nobody knows how many those
-    are, and no range is long. The last bytes are dealt among all of them, in ranges that are
-    short for the latency: who would ask for none of them only waits until the others are done.
+    are, and no range is long; the first of all is there to measure by. Each next one is an equal share of what is left,
+    so that each is shorter than the one before. The last bytes are dealt among all of them, in ranges that are short
+    for the latency: who would ask for none of them only waits until the others are done.
     """
+    if is_first:
+        return min(left_bytes, SMALLEST_PIECE_BYTES)
     shortest = max(_SHORTEST_RANGE, int((latency_seconds or 0.0) * _BYTES_PER_LATENCY_SECOND))
     sharing = max(1, connections)
     if left_bytes < sharing * shortest:
         length = max(shortest // _SHORTER_AT_THE_END, left_bytes // sharing)
     else:
         longest = _LONGEST_RANGE if latency_seconds is not None else 2 * _SHORTEST_RANGE
-        length = max(shortest, min(longest, left_bytes // (2 * sharing)))
+        length = max(shortest, min(longest, left_bytes // sharing))
     return min(left_bytes, -(-length // SMALLEST_PIECE_BYTES) * SMALLEST_PIECE_BYTES)
