@@ -3,12 +3,16 @@
 Rows T12 to T60 of the survey of bug reports; the issue is cited where the symptom was seen.
 """
 
+from collections.abc import Collection
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from dsec_blocks.model.requests import Topology
 from dsec_workers.scheduling import Policy
+from dsec_workers.scheduling.options import Option
+from dsec_workers.scheduling.victims import Search
 from tests.workers.scheduling.world import (
     NOW,
     admitted,
@@ -50,6 +54,30 @@ def test_t12_a_cycle_that_has_used_up_its_budget_still_hands_out_free_room() -> 
     policy = Policy(cycle_search_budget=1)
     result = decide(cluster([node("n1", 20), node("n2", 2)], held), *queue, waiting("small", "2"), policy=policy)
     assert admitted(result)["small"] == ["n2"] and len(evicted(result)) <= 1
+
+
+def test_an_urgent_gang_of_half_a_full_cluster_is_planned_for_half_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ours, seen on 500 nodes: each of 2,000 victims was left out once, and everything checked anew, three times."""
+    held = [running(f"r{i:03}", f"n{i // 8}/{i % 8}", ran=3600.0 + i) for i in range(320)]
+    checked: list[int] = []
+    whole = Search._holds
+
+    def counting(search: Search, options: Collection[Option]) -> bool:
+        checked.append(len(options))
+        return whole(search, options)
+
+    monkeypatch.setattr(Search, "_holds", counting)
+    result = decide(cluster([node(f"n{i}", 8) for i in range(40)], held), waiting("urgent", "20x8", priority=9))
+    assert {run: len(victims) for run, victims in evicted(result).items()} == {"urgent": 160}
+    assert len(checked) < 10
+
+
+def test_nobody_is_evicted_in_vain_among_many() -> None:
+    """A node is filled by the cheapest for each device; one that the larger ones after it make needless stays."""
+    held = [running(f"small{i}", f"n{i}/0", last_commit_at=NOW - 1) for i in range(12)]
+    held += [running(f"large{i}", f"n{i}/1-8", last_commit_at=NOW - 2) for i in range(12)]
+    result = decide(cluster([node(f"n{i}", 9) for i in range(12)], held), waiting("wide", "10x8", priority=9))
+    assert all(run.startswith("large") for run in evicted(result)["wide"]) and len(evicted(result)["wide"]) == 10
 
 
 def test_t13_a_gang_is_evicted_for_another_and_evicts_it_in_turn() -> None:

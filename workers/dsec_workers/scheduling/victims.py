@@ -21,6 +21,7 @@ from dsec_workers.scheduling.options import How, Option, given_up
 from dsec_workers.scheduling.placement import Shape, find_seats, fits, pick_devices
 from dsec_workers.scheduling.rights import Rights
 from dsec_workers.scheduling.room import View, view_of
+from dsec_workers.scheduling.room_made import RoomMade
 from dsec_workers.scheduling.tenants import Tenants, nodes_of
 
 Key = tuple[int, int, int, tuple[float, ...], tuple[str, ...]]
@@ -127,16 +128,29 @@ class Search:
 
     def minimal(self, options: Collection[Option]) -> bool:
         """The last check before anybody is told: the gang fits, by right, and nobody can be left out."""
-        return self._holds(options) and not any(self._holds([o for o in options if o is not out]) for out in options)
+        if not self._holds(options):
+            return False
+        made = self._made_by(options)
+        return not any(made.fits_without(out) and self._holds([o for o in options if o is not out]) for out in options)
 
     def freed(self, options: Collection[Option]) -> Bools:
         """The devices that these leave to the gang, over all devices."""
-        whole = [option.slot for option in options if option.how is not How.SHRINK]
-        found: Bools = np.isin(self.roster.snapshot.holder, np.array(whole, np.int64))
+        whole = np.zeros(len(self.roster.team) + 1, bool)  # the last is nobody's: a device that nobody holds says −1
+        whole[[option.slot for option in options if option.how is not How.SHRINK]] = True
+        found: Bools = whole[self.roster.snapshot.holder]
         for option in options:
             if option.how is How.SHRINK:
                 found[self.menu.devices_of(option)] = True
         return found & self.takeable
+
+    def _made_by(self, options: Collection[Option]) -> RoomMade:
+        """The room that these make, to see who of them could be left out."""
+        made: dict[Option, Ints] = {}
+        for option in options:
+            held = self.roster.snapshot.holder == option.slot
+            mine = self.menu.devices_of(option) if option.how is How.SHRINK else np.flatnonzero(held)
+            made[option] = mine[self.takeable[mine]]
+        return RoomMade(self.fleet, self.view, self.shape, made)
 
     def hosts_after(self, options: Collection[Option]) -> Hosts | None:
         """What the nodes have beside their devices once these have made room."""
@@ -286,9 +300,12 @@ class Search:
 
     def _trimmed(self, numbers: tuple[int, ...]) -> tuple[int, ...]:
         """The choice without anybody who is not needed, the dearest left out first."""
-        kept = list(numbers)
+        kept, made = list(numbers), self._made_by(self.menu.all(numbers))
         for number in sorted(numbers, key=lambda n: (-self.menu[n].cost, self.menu.name(n))):
+            if not made.fits_without(self.menu[number]):
+                continue
             rest = [other for other in kept if other != number]
             if self._holds(self.menu.all(rest)):
                 kept = rest
+                made.leave_out(self.menu[number])
         return tuple(sorted(kept, key=self.menu.name))
