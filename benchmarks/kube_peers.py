@@ -17,11 +17,10 @@ from benchmarks.kube_pods_played import IN_NAME
 from benchmarks.kube_shapes import Batch, mixed
 from dsec_blocks.model.gangs import MemberPlacement, Placement
 from dsec_workers.clusters.kubernetes.manifest import jobs_of
+from dsec_workers.clusters.kubernetes.naming import OURS
 from dsec_workers.clusters.protocol import GangKey, LaunchOrder
 
 JOBS = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs"
-_OURS = "dsec.io/"
-"""How the labels and annotations begin by which we know our own."""
 
 
 @cache
@@ -49,7 +48,7 @@ def pod_template(batch: Batch) -> dict[str, Any]:
 
 
 def _unmarked(names: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in names.items() if not name.startswith(_OURS)}
+    return {name: value for name, value in names.items() if not name.startswith(OURS)}
 
 
 def job(batch: Batch, number: int, *, for_kueue: bool) -> dict[str, Any]:

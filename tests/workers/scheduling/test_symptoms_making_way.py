@@ -73,7 +73,7 @@ def test_an_urgent_gang_of_half_a_full_cluster_is_planned_for_half_a_minute(monk
 
 
 def test_nobody_is_evicted_in_vain_among_many() -> None:
-    """A node is filled by the cheapest for each device; one that the larger ones after it make needless stays."""
+    """Who is cheapest for each device is taken first, and spared again where the larger one beside it is enough."""
     held = [running(f"small{i}", f"n{i}/0", last_commit_at=NOW - 1) for i in range(12)]
     held += [running(f"large{i}", f"n{i}/1-8", last_commit_at=NOW - 2) for i in range(12)]
     result = decide(cluster([node(f"n{i}", 9) for i in range(12)], held), waiting("wide", "10x8", priority=9))

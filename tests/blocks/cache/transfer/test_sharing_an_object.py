@@ -2,6 +2,7 @@
 
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 from dsec_blocks.cache.origins.connections import Connections
@@ -55,11 +56,7 @@ def test_a_store_that_seemed_far_on_a_busy_machine_does_not_keep_its_32_connecti
         most.append(work.connections)
         origin.later = len(most) > 8
 
-    work = Fetch(
-        origin.list(f"{origin_server.url}/large.bin"), origin=origin, staging=tmp_path,
-        journal=Journal(tmp_path, boot_id="this"), settings=TransferSettings(), progress=progress,
-        cancelled=lambda: False,
-    )  # fmt: skip
+    work = fetch_of(origin, origin_server, tmp_path, progress)
     work.run()
     assert work.landed["large.bin"].path.read_bytes() == origin_server.files["large.bin"]
     assert max(most) == 32
@@ -83,12 +80,7 @@ def test_the_first_question_is_asked_alone_and_for_little(origin_server: Misbeha
     def progress(count: int) -> None:
         seen.append(work.connections)
 
-    origin = WebOrigin()
-    work = Fetch(
-        origin.list(f"{origin_server.url}/large.bin"), origin=origin, staging=tmp_path,
-        journal=Journal(tmp_path, boot_id="this"), settings=TransferSettings(), progress=progress,
-        cancelled=lambda: False,
-    )  # fmt: skip
+    work = fetch_of(WebOrigin(), origin_server, tmp_path, progress)
     work.run()
     assert work.landed["large.bin"].path.read_bytes() == origin_server.files["large.bin"]
     assert seen[0] == 1 and max(seen) > 1
@@ -114,3 +106,12 @@ def test_a_first_answer_that_does_not_come_holds_the_others_up_only_for_a_moment
     )  # fmt: skip
     assert in_time == [True]
     assert got.path.read_bytes() == origin_server.files["large.bin"]
+
+
+def fetch_of(origin: WebOrigin, server: MisbehavingOrigin, staging: Path, progress: Callable[[int], None]) -> Fetch:
+    """A fetch of the large file that has not begun, to look into while it runs."""
+    return Fetch(
+        origin.list(f"{server.url}/large.bin"), origin=origin, staging=staging,
+        journal=Journal(staging, boot_id="this"), settings=TransferSettings(), progress=progress,
+        cancelled=lambda: False,
+    )  # fmt: skip

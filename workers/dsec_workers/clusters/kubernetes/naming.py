@@ -30,7 +30,8 @@ FIELD_MANAGER = "dsec"
 _UNFIT = re.compile(r"[^a-z0-9-]+")
 _LABEL_UNFIT = re.compile(r"[^A-Za-z0-9_.-]+")
 _LONGEST_NAME = 63
-_OURS = "dsec.io/"
+OURS = "dsec.io/"
+"""How the labels and annotations begin that are ours alone."""
 _LABEL_KEY = re.compile(r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 
 
@@ -61,7 +62,7 @@ def labels_of_run(given: Mapping[str, str], *, team: str) -> dict[str, str]:
     found = {
         key: label_value(str(value))
         for key, value in given.items()
-        if _LABEL_KEY.fullmatch(key) and not key.startswith(_OURS)
+        if _LABEL_KEY.fullmatch(key) and not key.startswith(OURS)
     }
     return {**found, **({LABEL_TEAM: label_value(team)} if team else {})}
 
