@@ -1,6 +1,7 @@
 """Waiting until what was reserved is really free: a kubelet admits no pod to a card that another pod still has."""
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
@@ -9,7 +10,7 @@ from dsec_blocks.model.errors import ClusterError
 from dsec_workers.clusters.kubernetes.gang_view import GangView
 from dsec_workers.clusters.kubernetes.occupancy import Requests
 from dsec_workers.clusters.kubernetes.supply import Supply
-from dsec_workers.clusters.protocol import LaunchOrder
+from dsec_workers.clusters.protocol import GangKey, LaunchOrder
 
 _POLL_SECONDS = 1.0
 
@@ -31,6 +32,7 @@ async def until_free(
     Raises `ClusterError` with what is lacking: at once where waiting cannot help, else after the start timeout.
     """
     deadline = clock.monotonic() + order.start_timeout_seconds
+    places = deque(zip((member.node for member in order.placement.members), needs, strict=True))
     while True:
         if view.is_stopped:
             raise ClusterError("it was stopped before it could start")
@@ -40,9 +42,7 @@ async def until_free(
         unknown = supply.unknown(needs)
         if unknown is not None:
             raise ClusterError(unknown)
-        placed = zip(order.placement.members, needs, strict=True)
-        lacking = [supply.lacking(order.key, member.node, need) for member, need in placed]
-        why = next(filter(None, lacking), None) or overdrawn()
+        why = _lacking(order.key, places, supply) or overdrawn()
         if why is None:
             return
         if clock.monotonic() > deadline:
@@ -51,3 +51,15 @@ async def until_free(
         with suppress(TimeoutError):
             async with asyncio.timeout(_POLL_SECONDS):
                 await changed.wait()
+
+
+def _lacking(key: GangKey, places: deque[tuple[str, Requests]], supply: Supply) -> str | None:
+    """What one place lacks, which then stands first: the next look, at the next change of any pod of the cluster, most
+    often needs no other. Looking at all each time is places x pods for a gang that waits for thousands to leave.
+    """
+    for _ in range(len(places)):
+        why = supply.lacking(key, *places[0])
+        if why is not None:
+            return why
+        places.rotate(-1)
+    return None
