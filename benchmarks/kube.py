@@ -32,6 +32,7 @@ from benchmarks.kube_shapes import (
     SYSTEMS,
     Batch,
     Scenario,
+    bounds,
     figures,
     for_system,
     letters,
@@ -121,6 +122,8 @@ async def measure(
                 )
             except TimeoutError as error:
                 row["note"] = str(error)
+                if number == len(steps) - 1:
+                    row["given_up_s"] = options.patience_seconds
                 sending.cancel()
                 break
             await sending
@@ -263,21 +266,29 @@ def main() -> None:
     walls = {(row["scenario"], row["system"]): row["wall_s"] for row in rows if row["wall_s"] is not None}
     whole = given.scale == 1.0 and set(names) == set(scenarios()) and set(wanted) >= {*SYSTEMS} - {PREFECT}
     profiles = {f"{row['scenario']} {row['system']}": row.pop("profile") for row in rows if "profile" in row}
-    found = {**figures(walls), **{f"{scenario}_{system}_s": wall for (scenario, system), wall in walls.items()}}
+    given_up = {(row["scenario"], row["system"]): row["given_up_s"] for row in rows if row.get("given_up_s")}
+    at_most = bounds(walls, given_up)
+    found = {
+        **figures(walls, given_up),
+        **{f"{scenario}_{system}_s": wall for (scenario, system), wall in walls.items()},
+    }
     if given.scale < 1.0:
         print(f"at scale {given.scale:g}: the names of figures are those of the full size, their loads are not")
     elif not whole:
         print("a part of the whole, at full size: written beside the whole run's file, not into it")
     if not_there:
         print("not there: " + "; ".join(not_there))
+    for name, why in at_most.items():
+        print(f"{name}: {why}")
     publish(
         "kube" if whole else "kube-part",
         found,
         aims=AIMS if given.scale == 1.0 else {},
-        units={name: "s" if name.endswith("_s") else "ours ÷ theirs" for name in found},
+        units={n: "s" if n.endswith("_s") else f"ours ÷ theirs{', at most' * (n in at_most)}" for n in found},
         context={
             "scale": given.scale, "ledger": given.ledger, "kueue": kube_kueue.VERSION,
-            "kubernetes": binaries.KUBERNETES_VERSION, "not there": not_there, "profile": profiles,
+            "kubernetes": binaries.KUBERNETES_VERSION, "not there": not_there, "at most": at_most,
+            "profile": profiles,
         },
         rows=_even(rows),
     )  # fmt: skip

@@ -8,7 +8,7 @@ from benchmarks.kube_engine import run_time, teams
 from benchmarks.kube_kueue import cluster_queues
 from benchmarks.kube_observer import LABEL, Tally
 from benchmarks.kube_peers import job
-from benchmarks.kube_shapes import KUEUE, OURS, PLAIN, Batch, figures, letters, mixed, overcommitted, scenarios
+from benchmarks.kube_shapes import KUEUE, OURS, PLAIN, Batch, bounds, figures, letters, mixed, overcommitted, scenarios
 from dsec_blocks.model.teams import check_tree
 
 
@@ -92,6 +92,15 @@ def test_a_ratio_is_ours_over_theirs_and_only_of_what_was_measured() -> None:
         "jobs4000_wall_vs_kueue": 0.25,
         "reclaim1_s": 0.5,
     }
+
+
+def test_a_peer_that_was_given_up_took_longer_than_that_and_the_ratio_says_at_most() -> None:
+    walls = {("reclaim2000", OURS): 90.0, ("reclaim1", OURS): 0.5, ("reclaim1", KUEUE): 1.0}
+    given_up = {("reclaim2000", KUEUE): 900.0, ("jobs4000", KUEUE): 900.0, ("gang512", OURS): 900.0}
+    assert figures(walls, given_up) == {
+        "reclaim1_s": 0.5, "reclaim2000_s": 90.0, "reclaim1_vs_kueue": 0.5, "reclaim2000_vs_kueue": 0.1
+    }  # fmt: skip
+    assert bounds(walls, given_up) == {"reclaim2000_vs_kueue": "at most: kueue was given up after 900 s"}
 
 
 def test_only_names_scenarios_and_c_is_both_reclaims() -> None:
