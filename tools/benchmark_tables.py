@@ -54,7 +54,8 @@ def table(result: Mapping[str, Any]) -> str:
     where = [f"{machine['cores']} cores ({machine['cpu']})"] if {"cores", "cpu"} <= machine.keys() else []
     where += [f"{machine['memory_gib']:g} GiB"] if "memory_gib" in machine else []
     where += [f"{name} {versions[name]}" for name in ("python", "prefect") if name in versions]
-    rows = [f"| `{name}` | {number(value)} |" for name, value in result["figures"].items()]
+    bounds = context.get("at most", {})
+    rows = [f"| `{name}` | {'≤ ' * (name in bounds)}{number(value)} |" for name, value in result["figures"].items()]
     head = f"Measured {str(context['date'])[:16].replace('T', ' ')} UTC on {', '.join(where)}."
     return "\n".join([head, "", "| figure | value |", "|---|---:|", *rows, ""])
 

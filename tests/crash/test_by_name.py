@@ -71,7 +71,7 @@ def test_a_leader_that_was_stopped_is_fenced_when_it_goes_on(worlds: Callable[..
 def test_a_pid_given_again_is_neither_adopted_nor_killed(worlds: Callable[..., World]) -> None:
     world = worlds()
     world.begin()
-    run = world.train("run", steps=60, nodes=1, devices_per_node=2)
+    run = world.train("run", steps=60, nodes=1, devices_per_node=2, parameters={"lingers": True})
     world.wait("a commit", lambda: (gang := world.gang(run)) and gang.last_commit_at)
     innocent = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(120)"])
     try:

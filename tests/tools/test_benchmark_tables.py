@@ -22,6 +22,11 @@ def test_a_result_is_put_between_its_markers_with_date_and_machine() -> None:
     assert "# Two\n<!-- figures: two -->\nkept\n<!-- end -->" in page
 
 
+def test_a_figure_that_is_only_a_bound_says_so() -> None:
+    bound = {**RESULT, "context": {**RESULT["context"], "at most": {"wall_ratio": "kueue was given up after 300 s"}}}
+    assert "| `wall_ratio` | ≤ 8.46 |\n| `runs` | 100 |" in render(SECTION, {"one": bound})
+
+
 def test_rendering_twice_changes_nothing() -> None:
     once = render(SECTION, {"one": RESULT})
     assert render(once, {"one": RESULT}) == once
